@@ -41,7 +41,8 @@ class Box:
     """
 
     def __init__(self, low, high, shape: tuple[int, ...] | None = None, dtype: Any = jnp.float32):
-        self.shape = tuple(np.broadcast_shapes(np.shape(low), np.shape(high)) if shape is None else shape)
+        given = np.broadcast_shapes(np.shape(low), np.shape(high)) if shape is None else shape
+        self.shape = tuple(int(size) for size in given)
         self.dtype = jnp.dtype(dtype)
         self.low = np.broadcast_to(np.asarray(low, self.dtype), self.shape)
         self.high = np.broadcast_to(np.asarray(high, self.dtype), self.shape)

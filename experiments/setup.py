@@ -1,0 +1,255 @@
+"""From a config to something that runs: environment, agent, loop, program and plan. Every script starts here."""
+
+import ast
+import dataclasses
+import itertools
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+
+import environments
+from environments import wrappers
+from jaxrl import agents, samplers
+from jaxrl.agents.base import Agent
+from jaxrl.errors import UsageError
+from jaxrl.training import OffPolicy, OnPolicy, off_policy, on_policy
+from jaxrl.training.host import host_program, refuse_population
+from jaxrl.training.loop import Loop
+from jaxrl.training.plan import Plan, make_plan, make_schedule
+from jaxrl.training.program import Program, compile_program
+from jaxrl.training.records import Row
+
+AgentConfig = TypeVar("AgentConfig")
+LoopConfig = TypeVar("LoopConfig", OnPolicy, OffPolicy)
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """When and how the policy is judged: whole episodes, deterministic, in environments of their own."""
+
+    every: int | None = None
+    """Environment steps between evaluations; a tenth of the run where absent, 0 for none."""
+    episodes: int = 16
+    """Episodes in each evaluation, side by side."""
+    max_steps: int | None = None
+    """Cut an episode here; the environment's own limit where absent."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """Where rows go besides metrics.jsonl and metrics.csv, and how often."""
+
+    every: int = 0
+    """Environment steps between rows; 0 for a fiftieth of the run."""
+    tensorboard: bool = False
+    """Also write TensorBoard events."""
+    wandb: str | None = None
+    """Also log to this wandb project."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is kept to go on from."""
+
+    every: int = 0
+    """Environment steps between checkpoints; 0 for one at the end."""
+    keep: int = 3
+    """Keep this many of the newest."""
+    keep_best: int = 1
+    """And this many with the highest evaluation return."""
+    replay: bool = True
+    """Write the replay storage too; without it a resumed run is not exactly the run it would have been."""
+
+
+@dataclass(frozen=True)
+class Train(Generic[AgentConfig, LoopConfig]):
+    """Train one agent in one environment, with one seed or many."""
+
+    agent: AgentConfig
+    """The agent's own settings; --agent NAME picks which agent."""
+    loop: LoopConfig
+    """How experience is collected and used."""
+    env: str
+    """scheme:name, such as brax:ant, gymnax:CartPole-v1 or toy:chain."""
+    steps: int
+    """Environment steps of each member; rounded to whole iterations."""
+    env_options: dict[str, str] = field(default_factory=dict)
+    """Passed to the environment: --env-options backend spring."""
+    seed: int = 0
+    """Seed of the first member; the others count on from it."""
+    seeds: int = 1
+    """Members that differ in their seed, trained side by side in one program."""
+    sweep: tuple[str, ...] = ()
+    """Hyper-parameters to vary over the members: learning_rate=1e-3,3e-4 (several make a grid)."""
+    evaluate: Evaluate = field(default_factory=Evaluate)
+    log: Log = field(default_factory=Log)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+
+
+class Built(NamedTuple):
+    """A config made real. Nothing has been compiled yet."""
+
+    env: Any  # the single environment
+    agent: Agent
+    loop: Loop
+    program: Program
+    plan: Plan
+    labels: list[Row]  # what tells the members apart
+
+
+def build(config: Train) -> Built:
+    """Make everything a run needs, and refuse what cannot work.
+
+    Raises:
+        UsageError: one line; nothing has been compiled or written.
+    """
+    if config.seeds < 1:
+        raise UsageError(f"seeds {config.seeds} cannot work; the least is 1")
+    if config.seed < 0 or config.seed + config.seeds > 2**32:
+        raise UsageError(f"seed {config.seed} cannot work; seeds are whole numbers from 0 to 4,294,967,295")
+    hyper, labels = members(config)
+    host = config.env.startswith("gymnasium:")
+    options = {name: _value(text) for name, text in config.env_options.items()}
+    if host:
+        refuse_population(len(labels))
+        env = environments.make(config.env, num_envs=config.loop.num_envs, **options)
+    else:
+        env = environments.make(config.env, **options)
+    agent = agents.make_agent(config.agent, env.observation_space, env.action_space)
+    loop, notes = make_loop(agent, env.action_space, config)
+    shared = {"episodes": config.evaluate.episodes, "max_steps": config.evaluate.max_steps}
+    if host:
+        lanes = environments.make(config.env, num_envs=min(config.evaluate.episodes, 16), **options)
+        values = {name: float(value[0]) for name, value in hyper.items()}
+        program = host_program(loop, agent, env, lanes, seed=config.seed, hyper=values, **shared)
+    else:
+        vector = wrappers.vectorise(env, loop.num_envs)
+        seeds = [label["seed"] for label in labels]
+        program = compile_program(
+            loop, agent, vector, env, seeds=seeds, hyper=hyper, population=len(seeds) > 1, **shared
+        )
+    schedule, rounded = make_schedule(
+        config.steps,
+        loop.steps_per_iteration,
+        log_every=config.log.every,
+        evaluate_every=config.evaluate.every,
+        checkpoint_every=config.checkpoint.every,
+    )
+    return Built(env, agent, loop, program, make_plan(program, schedule, notes + rounded), labels)
+
+
+def make_loop(agent: Agent, action_space: Any, config: Train) -> tuple[Loop, tuple[str, ...]]:
+    """The loop of the config's kind; the notes say what was made smaller."""
+    if isinstance(config.loop, OnPolicy):
+        return on_policy(agent, config.loop), ()
+    settings, notes = config.loop, ()
+    most = max(-(-config.steps // settings.num_envs), 1) * settings.num_envs
+    if settings.capacity > most:
+        settings = dataclasses.replace(settings, capacity=most)
+        notes = (f"capacity {config.loop.capacity:,} becomes {most:,}: the run fills no more.",)
+    return off_policy(agent, samplers.uniform(length=settings.n_step), action_space, settings), notes
+
+
+def members(config: Train) -> tuple[dict[str, np.ndarray], list[Row]]:
+    """Seeds × the grid of swept values: name -> ``[members]``, and a label for each member.
+
+    Raises:
+        UsageError: for a sweep that is not ``name=value,value``.
+    """
+    grid: dict[str, list[float]] = {}
+    for text in config.sweep:
+        name, _, values = text.partition("=")
+        try:
+            grid[name.strip().replace("-", "_")] = [float(value) for value in values.split(",")]
+        except ValueError:
+            raise UsageError(f"cannot read the sweep '{text}'; write learning_rate=1e-3,3e-4") from None
+    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    labels = [{"seed": config.seed + i, **point} for point in points for i in range(config.seeds)]
+    return {name: np.asarray([label[name] for label in labels], np.float32) for name in grid}, labels
+
+
+def save_config(config: Train, path: Path, command: str) -> None:
+    """Everything that was asked for, and what it ran on."""
+    versions = {name: __import__(name).__version__ for name in ("jax", "flax", "optax", "jaxrl")}
+    content = {
+        "command": command,
+        "agent": agents.name_of(config.agent),
+        "config": dataclasses.asdict(config),
+        "versions": versions,
+        "device": str(jax.devices()[0].device_kind),
+    }
+    path.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def load_config(folder: Path) -> Train:
+    """The config of a run folder.
+
+    Raises:
+        UsageError: where there is none, or where it was written by something else.
+    """
+    path = folder / "config.json"
+    try:
+        content = json.loads(path.read_text())
+        return config_from_dict(content["agent"], content["config"])
+    except OSError:
+        raise UsageError(f"{folder} is not a run folder: it has no config.json") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} is not a training config: {error}") from None
+
+
+def config_from_dict(agent: str, values: dict[str, Any]) -> Train:
+    """The inverse of ``dataclasses.asdict`` for :class:`Train`."""
+    agent_class = agents.config_class(agent)
+    parts = {
+        "agent": agent_class,
+        "loop": loop_class(agent),
+        "evaluate": Evaluate,
+        "log": Log,
+        "checkpoint": Checkpoint,
+    }
+    made = {name: kind(**{k: _tuples(v) for k, v in values[name].items()}) for name, kind in parts.items()}
+    rest = {name: _tuples(value) for name, value in values.items() if name not in parts}
+    return Train(**made, **rest)
+
+
+def loop_class(agent: str) -> type[OnPolicy] | type[OffPolicy]:
+    return OnPolicy if agents.is_on_policy(agent) else OffPolicy
+
+
+def differing_flags(config: Any, default: Any, prefix: str = "") -> list[str]:
+    """Command-line flags for every field that differs from a default; together they reproduce the config."""
+    flags = []
+    for part in dataclasses.fields(config):
+        value, usual = getattr(config, part.name), getattr(default, part.name)
+        name = prefix + part.name.replace("_", "-")
+        if dataclasses.is_dataclass(value):
+            flags += differing_flags(value, usual, f"{name}.")
+        elif value != usual:
+            words = itertools.chain(*value.items()) if isinstance(value, dict) else value
+            flags += [f"--{name}", *([str(w) for w in words] if isinstance(value, tuple | dict) else [str(value)])]
+    return flags
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+
+
+def latest_return(rows: list[Row]) -> float:
+    """The members' mean of the last evaluation, or of the last training episodes."""
+    for column in ("eval/return", "episode/return"):
+        values = [row[column] for row in rows if column in row]
+        if values:
+            return sum(values) / len(values)
+    return math.nan

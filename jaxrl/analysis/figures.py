@@ -1,0 +1,58 @@
+"""Figures that read at column width, in colours that colour-blind readers can tell apart."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Okabe and Ito's palette, ordered so that neighbours differ in lightness too.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+COLUMN_WIDTH = 3.4  # inches, the column of a two-column paper
+STYLE = {
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.5,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "figure.constrained_layout.use": True,
+}
+
+
+def new_figure(width: float = COLUMN_WIDTH, height: float = 2.4, columns: int = 1) -> tuple[Any, Any]:
+    """A figure and its axes (one, or an array of ``columns``), in the house style; drawn without a display."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(1, columns)
+        for axis in np.atleast_1d(axes):
+            axis.grid(True, alpha=STYLE["grid.alpha"], linewidth=STYLE["grid.linewidth"])
+            axis.spines[["top", "right"]].set_visible(False)
+            axis.tick_params(labelsize=7)
+            axis.xaxis.label.set_size(8)
+            axis.yaxis.label.set_size(8)
+            axis.title.set_size(8)
+    return figure, axes
+
+
+def draw_band(
+    axis: Any, x: Sequence, middle: Sequence, low: Sequence, high: Sequence, label: str, index: int = 0
+) -> None:
+    """A line with its interval behind it."""
+    colour = COLOURS[index % len(COLOURS)]
+    axis.plot(x, middle, color=colour, linewidth=1.2, label=label)
+    axis.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+
+
+def save(figure: Any, path: Path, dpi: int = 200) -> Path:
+    """Write ``path`` as PNG and its SVG twin beside it; returns the PNG's path."""
+    figure.savefig(path.with_suffix(".png"), dpi=dpi)
+    figure.savefig(path.with_suffix(".svg"))
+    return path.with_suffix(".png")

@@ -1,0 +1,121 @@
+"""Evaluation: whole episodes of the deterministic policy, in environments of its own, as one compiled loop."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.agents.base import Agent
+from jaxrl.errors import UsageError
+from jaxrl.types import Array, Key, Metrics, PyTree, done, where_done
+
+NEVER_ENDING = 1000  # steps after which an episode is cut where neither the environment nor the user sets a limit
+
+
+class Episodes(NamedTuple):
+    """One entry an episode, ``[episodes]``."""
+
+    returns: Array  # float32, undiscounted
+    lengths: Array  # int32
+    terminated: Array  # bool
+    truncated: Array  # bool; also true where ``max_steps`` cut the episode
+    metrics: Metrics  # the environment's own, summed over the episode
+
+
+class _Progress(NamedTuple):
+    env: PyTree
+    observation: PyTree
+    key: Key
+    time: Array
+    episodes: Episodes
+
+
+def evaluate(
+    agent: Agent,
+    env: Any,
+    agent_state: PyTree,
+    key: Key,
+    episodes: int,
+    max_steps: int | None = None,
+    explore: bool = False,
+) -> Episodes:
+    """Play ``episodes`` episodes, side by side, each from its own start.
+
+    The policy is deterministic unless ``explore``. The loop stops when the last episode has ended, or at ``max_steps``
+    (the environment's own limit, else 1,000), where what still runs is flagged truncated: it always ends.
+
+    Args:
+        env: a single environment.
+    """
+    limit = check_evaluation(env, episodes, max_steps)
+    reset_key, key = jax.random.split(key)
+    env_state, step = jax.vmap(env.reset)(jax.random.split(reset_key, episodes))
+    flags = jnp.zeros(episodes, bool)
+    none = Episodes(
+        jnp.zeros(episodes, jnp.float32),
+        jnp.zeros(episodes, jnp.int32),
+        flags,
+        flags,
+        jax.tree.map(jnp.zeros_like, step.metrics),
+    )
+
+    def running(progress: _Progress) -> Array:
+        return (progress.time < limit) & ~jnp.all(progress.episodes.terminated | progress.episodes.truncated)
+
+    def advance(progress: _Progress) -> _Progress:
+        key, act_key, step_key = jax.random.split(progress.key, 3)
+        action = agent.act(agent_state, progress.observation, act_key, explore)
+        env_state, step = jax.vmap(env.step)(progress.env, action, jax.random.split(step_key, episodes))
+        old = progress.episodes
+        alive = ~(old.terminated | old.truncated)
+        cut = ~done(step) & (progress.time + 1 >= limit)
+        new = Episodes(
+            returns=old.returns + jnp.where(alive, step.reward, 0.0),
+            lengths=old.lengths + alive,
+            terminated=old.terminated | (alive & step.terminated),
+            truncated=old.truncated | (alive & (step.truncated | cut)),
+            metrics=jax.tree.map(lambda total, x: total + jnp.where(alive, x, 0.0), old.metrics, step.metrics),
+        )
+        # An ended episode stands still: stepping past a flag is undefined, and must not produce NaN where others still run.
+        env_state, observation = where_done(
+            alive, (env_state, step.next_observation), (progress.env, progress.observation)
+        )
+        return _Progress(env_state, observation, key, progress.time + 1, new)
+
+    start = _Progress(env_state, step.observation, key, jnp.int32(0), none)
+    return jax.lax.while_loop(running, advance, start).episodes
+
+
+def check_evaluation(env: Any, episodes: int, max_steps: int | None) -> int:
+    """The number of steps after which evaluation stops, or a :class:`UsageError`."""
+    if episodes < 1:
+        raise UsageError(f"evaluation needs at least 1 episode, got {episodes}")
+    if max_steps is not None and max_steps < 1:
+        raise UsageError(f"evaluation needs at least 1 step, got max_steps {max_steps}")
+    limits = [limit for limit in (max_steps, env.max_steps) if limit is not None]
+    return min(limits, default=NEVER_ENDING)
+
+
+def record(agent: Agent, env: Any, agent_state: PyTree, key: Key, max_steps: int) -> tuple[PyTree, Array, Array]:
+    """One deterministic episode, kept whole, to be looked at.
+
+    Returns:
+        Environment states ``[max_steps + 1, ...]``, rewards ``[max_steps]``, and the episode's length (int32 []); what
+        lies past the length repeats the last state.
+    """
+    reset_key, key = jax.random.split(key)
+    env_state, step = env.reset(reset_key)
+
+    def advance(carry: tuple, key: Key) -> tuple[tuple, tuple]:
+        env_state, observation, alive = carry
+        act_key, step_key = jax.random.split(key)
+        batched = jax.tree.map(lambda x: x[None], observation)
+        action = agent.act(agent_state, batched, act_key, False)[0]
+        next_state, step = env.step(env_state, action, step_key)
+        env_state, observation = where_done(alive, (next_state, step.next_observation), (env_state, observation))
+        return (env_state, observation, alive & ~done(step)), (env_state, jnp.where(alive, step.reward, 0.0), alive)
+
+    start = (env_state, step.observation, jnp.bool_(True))
+    _, (states, rewards, alive) = jax.lax.scan(advance, start, jax.random.split(key, max_steps))
+    states = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), env_state, states)
+    return states, rewards, jnp.sum(alive, dtype=jnp.int32)

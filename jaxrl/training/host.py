@@ -1,0 +1,137 @@
+"""The same loops for environments that live on the host, such as Gymnasium's.
+
+The agent acts and learns in compiled functions; between them the host steps its environments. The result is a
+:class:`~jaxrl.training.program.Program` like any other, so records, plans and evaluation do not differ. What does differ:
+the environments' own state is not part of the run's state, so resuming starts new episodes, and there is no population.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.agents.base import Agent
+from jaxrl.errors import UsageError
+from jaxrl.training.evaluation import Episodes, check_evaluation
+from jaxrl.training.loop import Loop, LoopState, Sums, check_num_envs, measure
+from jaxrl.training.program import Chunk, Program, evaluation_key, finite_leaves
+from jaxrl.types import Experience, Key, PyTree, Step
+
+
+def host_program(
+    loop: Loop,
+    agent: Agent,
+    env: Any,
+    evaluation_env: Any,
+    *,
+    seed: int,
+    hyper: dict[str, float] | None = None,
+    episodes: int = 16,
+    max_steps: int | None = None,
+) -> Program:
+    """A program that steps ``env`` on the host.
+
+    Args:
+        env: a :class:`environments.HostEnvironment` with ``num_envs`` of the loop.
+        evaluation_env: another one, with any number of environments.
+    """
+    check_num_envs(loop, env)
+    limit = check_evaluation(evaluation_env, episodes, max_steps)
+    leaves = {name: np.float32(value) for name, value in (hyper or {}).items()}
+
+    @jax.jit
+    def start(observation: PyTree) -> LoopState:
+        agent_key, loop_key = jax.random.split(jax.random.key(seed))
+        agent_state, replay = loop.init(agent_key, leaves, observation)
+        return LoopState(agent_state, (), observation, replay, loop_key)
+
+    act = jax.jit(loop.act)
+    learn = jax.jit(loop.learn, donate_argnums=0)
+    split = jax.jit(lambda key: tuple(jax.random.split(key, 3)))
+    fold_in = jax.jit(jax.random.fold_in)
+    finite = jax.jit(lambda state: finite_leaves(state, population=False))
+    play = jax.jit(lambda agent_state, observation, key: agent.act(agent_state, observation, key, False))
+
+    def init() -> LoopState:
+        return start(env.reset(seed).observation)
+
+    def advance(state: LoopState, first: int, count: int) -> tuple[LoopState, Chunk]:
+        totals: dict[str, tuple] = {}
+        for iteration in range(first, first + count):
+            key, collect_key, learn_key = split(state.key)
+            policy = partial(_policy, act, state, np.int32(iteration))
+            observation, block, sums = _collect(env, policy, state.observation, loop.unroll, partial(fold_in, collect_key))
+            state = state._replace(observation=observation, key=key)
+            state, learned = learn(state, block, learn_key, np.int32(iteration))
+            for name, (total, number) in (sums | learned).items():
+                old = totals.get(name, (0.0, 0.0))
+                totals[name] = (old[0] + total, old[1] + number)
+        counts = {name: np.asarray(number) for name, (_, number) in totals.items()}
+        means = {
+            n: np.asarray(t) / np.maximum(c, 1) if c > 0 else np.float32(np.nan) for n, (t, c) in _host(totals).items()
+        }
+        return state, Chunk(means, counts, finite(state))
+
+    def evaluate(state: LoopState, iteration: int) -> Episodes:
+        key = evaluation_key(np.uint32(seed), np.int32(iteration))
+        return _evaluate(evaluation_env, lambda o, k: play(state.agent, o, k), key, fold_in, episodes, limit)
+
+    return Program(
+        init, advance, evaluate, None, loop.steps_per_iteration, loop.updates_per_iteration, loop.warmup_iterations
+    )
+
+
+def _policy(act: Callable, state: LoopState, iteration: np.int32, observation: PyTree, key: Key) -> np.ndarray:
+    return np.asarray(act(state, observation, key, iteration))
+
+
+def _collect(
+    env: Any, act: Callable, observation: PyTree, length: int, key_of: Callable[[int], Key]
+) -> tuple[PyTree, Experience, Sums]:
+    blocks, totals = [], None
+    for t in range(length):
+        action = act(observation, key_of(t))
+        step: Step = env.step(action)
+        blocks.append(
+            Experience(observation, action, step.reward, step.terminated, step.truncated, step.next_observation)
+        )
+        observation = step.observation
+        sums = _host(jax.tree.map(np.asarray, measure(step)))
+        totals = sums if totals is None else jax.tree.map(np.add, totals, sums)
+    return observation, jax.tree.map(lambda *leaves: np.stack(leaves), *blocks), totals or {}
+
+
+def _host(sums: Sums) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    return {name: (np.asarray(total), np.asarray(number)) for name, (total, number) in sums.items()}
+
+
+def _evaluate(env: Any, act: Callable, key: Key, fold_in: Callable, episodes: int, limit: int) -> Episodes:
+    """Lanes play on until enough episodes have ended; the first ``episodes`` by start order are kept, so that short
+    episodes are not counted more often than long ones."""
+    rounds = -(-episodes // env.num_envs)
+    returns, lengths, terminated = [], [], []
+    for r in range(rounds):
+        observation = env.reset(int(jax.random.bits(fold_in(key, r), dtype=jnp.uint32) >> 1)).observation
+        total, length = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int32)
+        alive, died = np.ones(env.num_envs, bool), np.zeros(env.num_envs, bool)
+        for t in range(limit):
+            step = env.step(np.asarray(act(observation, fold_in(key, rounds + r * limit + t))))
+            total += np.where(alive, step.reward, 0.0)
+            length += alive
+            died |= alive & step.terminated
+            alive &= ~(step.terminated | step.truncated)
+            observation = step.observation
+            if not alive.any():
+                break
+        returns, lengths, terminated = [*returns, *total], [*lengths, *length], [*terminated, *died]
+    flags = np.asarray(terminated[:episodes])
+    return Episodes(np.asarray(returns[:episodes], np.float32), np.asarray(lengths[:episodes]), flags, ~flags, {})
+
+
+def refuse_population(members: int) -> None:
+    """Host environments cannot be vmapped."""
+    if members != 1:
+        raise UsageError(f"{members} members need an environment that runs on the device; run this one {members} times")

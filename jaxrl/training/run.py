@@ -1,0 +1,196 @@
+"""The host's side of a run: call the compiled programs, write down what they say, stop where something is wrong."""
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl.errors import UsageError
+from jaxrl.training.plan import Schedule
+from jaxrl.training.program import Chunk, Program
+from jaxrl.training.records import Row, Sink
+from jaxrl.types import PyTree
+
+
+class Outcome(NamedTuple):
+    """What a run came to."""
+
+    state: PyTree  # usable: a member is program.member(state, i)
+    iteration: int
+    rows: list[Row]  # the last row of each member
+    interrupted: bool
+
+
+class NotFiniteError(RuntimeError):
+    """NaN or infinity in the run; names the leaf or metric, the member and the step."""
+
+    def __init__(self, what: list[str], step: int):
+        self.what, self.step = what, step
+        more = f" and {len(what) - 3} more" if len(what) > 3 else ""
+        super().__init__(f"not finite at step {step:,}: {', '.join(what[:3])}{more}")
+
+
+Save = Callable[[int, PyTree, float | None], None]  # (iteration, state, score)
+Listener = Callable[[Row], None]
+
+
+def run(
+    program: Program,
+    schedule: Schedule,
+    *,
+    state: PyTree | None = None,
+    iteration: int = 0,
+    labels: list[Row] | None = None,
+    sinks: tuple[Sink, ...] = (),
+    listeners: tuple[Listener, ...] = (),
+    save: Save | None = None,
+    score: str = "eval/return",
+) -> Outcome:
+    """Train until the schedule ends, SIGINT or SIGTERM arrives, or a number is not finite.
+
+    A signal stops the run at the next moment of the schedule, with everything written.
+
+    Args:
+        state, iteration: where to go on from; a fresh start where absent. The state is donated: use the outcome's.
+        labels: what to put into every row of each member, such as its seed.
+        sinks: where rows are written; listeners: who else hears of them, such as a progress display.
+        save: called at the schedule's checkpoints, at the end and when interrupted.
+        score: the column by which the best checkpoint is kept.
+    Raises:
+        NotFiniteError: at the log point after the number appeared. Nothing is saved of that state.
+    """
+    labels = labels or [{} for _ in range(program.members or 1)]
+    if len(labels) != (program.members or 1):
+        raise UsageError(f"{len(labels)} labels for {program.members or 1} members")
+    clock = _Clock()
+    rows: list[Row] = []
+    best = float("nan")
+    saved = -1
+    if state is None:
+        state = program.init()
+        if schedule.evaluates_at(0):
+            rows = _write(program, 0, labels, {}, evaluation_columns(program, state, 0), clock, sinks, listeners)
+            best = mean_of(rows, score)
+    with stop_on_signal() as stopped:
+        while iteration < schedule.iterations and not stopped():
+            until = schedule.next_stop(iteration)
+            began = time.perf_counter()
+            state, chunk = program.advance(state, iteration, until - iteration)
+            chunk = jax.device_get(chunk)
+            clock.trained(time.perf_counter() - began, (until - iteration) * program.steps_per_iteration * len(labels))
+            iteration = until
+            check_finite(chunk, iteration * program.steps_per_iteration)
+            evaluated = evaluation_columns(program, state, iteration) if schedule.evaluates_at(iteration) else {}
+            rows = _write(program, iteration, labels, metric_columns(chunk), evaluated, clock, sinks, listeners)
+            if evaluated:
+                best = mean_of(rows, score)
+            if save and schedule.checkpoints_at(iteration):
+                save(iteration, state, best)
+                saved = iteration
+        interrupted = stopped()
+    if save and saved != iteration:
+        save(iteration, state, best)
+    return Outcome(state, iteration, rows, interrupted)
+
+
+def check_finite(chunk: Chunk, step: int) -> None:
+    """Raise :class:`NotFiniteError` if a leaf of the agent or a measured mean is NaN or infinite."""
+
+    def where(name: str, ok: np.ndarray) -> list[str]:
+        return [name] if ok.ndim == 0 else [f"{name} (member {i})" for i in np.flatnonzero(~ok)]
+
+    flags = dict(chunk.finite)
+    flags |= {name: np.isfinite(value) | (chunk.counts[name] == 0) for name, value in chunk.metrics.items()}
+    bad = [found for name, ok in flags.items() if not np.all(ok) for found in where(name, np.asarray(ok))]
+    if bad:
+        raise NotFiniteError(bad, step)
+
+
+def metric_columns(chunk: Chunk) -> dict[str, np.ndarray]:
+    """Means by name; entries over nothing are NaN and will be left out of the row."""
+    return {name: np.asarray(value) for name, value in chunk.metrics.items()}
+
+
+def evaluation_columns(program: Program, state: PyTree, iteration: int) -> dict[str, np.ndarray]:
+    """Evaluate, and reduce the episodes of each member to columns."""
+    episodes = jax.device_get(program.evaluate(state, iteration))
+    columns = {
+        "eval/return": np.mean(episodes.returns, -1),
+        "eval/return_std": np.std(episodes.returns, -1),
+        "eval/return_min": np.min(episodes.returns, -1),
+        "eval/return_max": np.max(episodes.returns, -1),
+        "eval/episodes": np.full(np.shape(episodes.returns)[:-1], np.shape(episodes.returns)[-1]),
+        "eval/length": np.mean(episodes.lengths, -1),
+        "eval/terminated": np.mean(episodes.terminated, -1),
+    }
+    return {name: np.asarray(value, np.float64) for name, value in columns.items()}
+
+
+def mean_of(rows: list[Row], column: str) -> float:
+    """The members' mean of a column; NaN if it was not measured."""
+    values = [row[column] for row in rows if column in row]
+    return sum(values) / len(values) if values else float("nan")
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """Note SIGINT and SIGTERM instead of dying of them; a second one kills as usual. A no-op outside the main thread."""
+    noted: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        noted.append(number)
+        signal.signal(number, previous[number])
+
+    try:
+        previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: whoever owns it handles signals
+        yield lambda: False
+        return
+    try:
+        yield lambda: bool(noted)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+class _Clock:
+    """Seconds since the start, and the rate of the last chunk."""
+
+    def __init__(self) -> None:
+        self.start = time.perf_counter()
+        self.rate = 0.0
+
+    def trained(self, seconds: float, steps: int) -> None:
+        self.rate = steps / max(seconds, 1e-9)
+
+    def columns(self) -> Row:
+        return {"time/seconds": time.perf_counter() - self.start, "time/steps_per_second": self.rate}
+
+
+def _write(
+    program: Program,
+    iteration: int,
+    labels: list[Row],
+    metrics: dict[str, np.ndarray],
+    evaluated: dict[str, np.ndarray],
+    clock: _Clock,
+    sinks: tuple[Sink, ...],
+    listeners: tuple[Listener, ...],
+) -> list[Row]:
+    rows = []
+    for index, label in enumerate(labels):
+        pick = (lambda value: value) if program.members is None else (lambda value, i=index: value[i])
+        values = {name: float(pick(value)) for name, value in (metrics | evaluated).items()}
+        row = {"step": iteration * program.steps_per_iteration, "iteration": iteration, "member": index, **label}
+        row |= {name: value for name, value in values.items() if not math.isnan(value)} | clock.columns()
+        rows.append(row)
+        for sink in sinks:
+            sink.write(row)
+        for listener in listeners:
+            listener(row)
+    return rows
