@@ -1,0 +1,41 @@
+"""Refusals that the wrappers share."""
+
+import operator
+from typing import Any
+
+from environments.base import Environment
+from jaxrl.errors import UsageError
+
+
+def require_environment(env: Any, wrapper: str) -> None:
+    """Refuse anything that is not a pure environment, such as one that steps on the host."""
+    if not isinstance(env, Environment):
+        raise UsageError(f"{wrapper} wraps an Environment, got {type(env).__name__}; see environments.make")
+
+
+def require_single(env: Environment, wrapper: str) -> None:
+    """Refuse a vectorised environment."""
+    require_environment(env, wrapper)
+    if env.num_envs is not None:
+        raise UsageError(
+            f"{wrapper} wraps a single environment, '{env.name}' is vectorised (num_envs={env.num_envs}); "
+            f"apply {wrapper} before vectorise, and vectorise once"
+        )
+
+
+def require_vectorised(env: Environment, wrapper: str) -> None:
+    """Refuse a single environment."""
+    require_environment(env, wrapper)
+    if env.num_envs is None:
+        raise UsageError(f"{wrapper} wraps a vectorised environment, '{env.name}' is single; apply vectorise first")
+
+
+def positive_int(value: Any, what: str) -> int:
+    """The value as an int of at least 1, or a refusal that names it."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise UsageError(f"{what} must be a whole number, got {value!r}") from None
+    if isinstance(value, bool) or number < 1:
+        raise UsageError(f"{what} must be at least 1, got {value!r}; the nearest that works is 1")
+    return number
