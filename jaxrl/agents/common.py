@@ -1,0 +1,114 @@
+"""What every agent file needs and none should repeat: checks of what a user gives, counters, normalised observations."""
+
+from typing import Any, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxrl import normalise
+from jaxrl.errors import UsageError
+from jaxrl.normalise import RunningStatistics
+from jaxrl.spaces import Box, Space
+from jaxrl.types import Array, Experience, PyTree, Transition
+
+Hyper = TypeVar("Hyper")
+
+LARGEST_COUNT = np.iinfo(np.int32).max
+# Added to absolute errors when they become priorities, so that no sample is forgotten for good.
+PRIORITY_FLOOR = 1e-6
+
+
+def check_least(agent: str, config: Any, least: float, *fields: str) -> None:
+    """Refuse a field (or an entry of a tuple) below ``least``.
+
+    Raises:
+        UsageError: names the field, its value and the least that works.
+    """
+    for field in fields:
+        value = getattr(config, field)
+        if not all(entry >= least for entry in (value if isinstance(value, tuple) else (value,))):
+            raise UsageError(f"{agent}: {field} {value} cannot work; it must be at least {least}")
+
+
+def check_range(agent: str, config: Any, low: float, high: float, *fields: str) -> None:
+    """Refuse a field outside ``[low, high]``, with the nearest value that works."""
+    for field in fields:
+        value = getattr(config, field)
+        if not low <= value <= high:
+            nearest = high if value > high else low
+            raise UsageError(
+                f"{agent}: {field} {value} is not within [{low}, {high}]; the nearest that works is {nearest}"
+            )
+
+
+def check_choice(agent: str, config: Any, field: str, choices: tuple[str, ...]) -> None:
+    """Refuse a field that is not one of the choices."""
+    value = getattr(config, field)
+    if value not in choices:
+        raise UsageError(f"{agent}: {field} '{value}' is not known; use {' or '.join(choices)}")
+
+
+def require_observation(agent: str, space: Space, normalised: bool) -> Box:
+    """The observation space itself if it is one array that the agent can use.
+
+    Raises:
+        UsageError: for a discrete space or a dict of spaces, and for images that shall be normalised.
+    """
+    if not isinstance(space, Box):
+        hint = (
+            "flatten them with environments.wrappers.flatten_observation"
+            if isinstance(space, dict)
+            else "use a one-hot"
+        )
+        raise UsageError(f"{agent} needs observations that are one array, got {space}; {hint}")
+    if normalised and jnp.issubdtype(space.dtype, jnp.integer) and len(space.shape) == 3:
+        raise UsageError(
+            f"{agent}: normalise_observations is not for images, which are divided by 255; set it to false"
+        )
+    return space
+
+
+def require_vector_action(agent: str, space: Box) -> Box:
+    """The action space itself if its actions are vectors, or a :class:`UsageError` that says so."""
+    if len(space.shape) != 1 or space.shape[0] < 1:
+        size = int(np.prod(space.shape))
+        raise UsageError(f"{agent} needs actions that are vectors, got shape {space.shape}; reshape them to ({size},)")
+    return space
+
+
+def hyper_from(hyper: type[Hyper], config: Any) -> Hyper:
+    """The sweepable hyper-parameters, as float32 scalars, from the fields of the same names."""
+    fields = hyper._fields  # type: ignore[attr-defined]
+    return hyper(*(jnp.asarray(getattr(config, field), jnp.float32) for field in fields))
+
+
+def normalised(stats: RunningStatistics | None, observation: PyTree) -> PyTree:
+    """Observations as the networks see them; untouched where there are no statistics."""
+    return observation if stats is None else normalise.normalise(stats, observation)
+
+
+def observed(stats: RunningStatistics | None, experience: Experience) -> RunningStatistics | None:
+    """Statistics that have also seen the raw observations acted on."""
+    return None if stats is None else normalise.update(stats, experience.observation)
+
+
+def counted(steps: Array, experience: Experience) -> Array:
+    """Environment steps so far, int32; stays at 2^31 - 1 instead of turning negative."""
+    new = min(int(np.prod(experience.reward.shape)), LARGEST_COUNT)
+    return jnp.minimum(steps, LARGEST_COUNT - new) + new
+
+
+def descend(
+    optimizer: optax.GradientTransformation, gradients: PyTree, optimizer_state: PyTree, params: PyTree
+) -> tuple[PyTree, PyTree]:
+    """One step of the optimiser: new parameters and new optimiser state."""
+    updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
+    return optax.apply_updates(params, updates), optimizer_state
+
+
+def as_networks_see(stats: RunningStatistics | None, batch: Transition) -> Transition:
+    """A batch with both observations normalised, by the statistics in force."""
+    return batch._replace(
+        observation=normalised(stats, batch.observation), next_observation=normalised(stats, batch.next_observation)
+    )
