@@ -15,7 +15,10 @@ from jaxrl.errors import UsageError
 from jaxrl.training.run import NotFiniteError
 
 Config = TypeVar("Config")
-EXIT_USAGE, EXIT_NOT_FINITE, EXIT_INTERRUPTED = 2, 3, 130
+EXIT_USAGE, EXIT_NOT_FINITE = (
+    2,
+    3,
+)  # a run stopped by a signal ends with 128 + its number, as shells and schedulers expect
 
 
 def run_main(main: Callable[[list[str], Console], int | None]) -> None:

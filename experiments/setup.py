@@ -80,6 +80,8 @@ class Train(Generic[AgentConfig, LoopConfig]):
     """Environment steps of each member; rounded to whole iterations."""
     env_options: dict[str, str] = field(default_factory=dict)
     """Passed to the environment: --env-options backend spring."""
+    normalise_rewards: bool = False
+    """Divide training rewards by the deviation of the running discounted return; records show the raw ones."""
     seed: int = 0
     """Seed of the first member; the others count on from it."""
     seeds: int = 1
@@ -94,6 +96,7 @@ class Train(Generic[AgentConfig, LoopConfig]):
 class Built(NamedTuple):
     """A config made real. Nothing has been compiled yet."""
 
+    config: Train  # with every default and rounding filled in, so that it means the same when steps are added later
     env: Any  # the single environment
     agent: Agent
     loop: Loop
@@ -117,11 +120,14 @@ def build(config: Train) -> Built:
     options = {name: _value(text) for name, text in config.env_options.items()}
     if host:
         refuse_population(len(labels))
+        if config.normalise_rewards:
+            raise UsageError("normalise_rewards is for environments on the device; wrap this one with Gymnasium's own")
         env = environments.make(config.env, num_envs=config.loop.num_envs, **options)
     else:
         env = environments.make(config.env, **options)
     agent = agents.make_agent(config.agent, env.observation_space, env.action_space)
-    loop, notes = make_loop(agent, env.action_space, config)
+    settings, notes = fitting_loop(config)
+    loop = make_loop(agent, env.action_space, settings)
     shared = {"episodes": config.evaluate.episodes, "max_steps": config.evaluate.max_steps}
     if host:
         lanes = environments.make(config.env, num_envs=min(config.evaluate.episodes, 16), **options)
@@ -129,6 +135,8 @@ def build(config: Train) -> Built:
         program = host_program(loop, agent, env, lanes, seed=config.seed, hyper=values, **shared)
     else:
         vector = wrappers.vectorise(env, loop.num_envs)
+        if config.normalise_rewards:
+            vector = wrappers.normalise_reward(vector, config.agent.discount)
         seeds = [label["seed"] for label in labels]
         program = compile_program(
             loop, agent, vector, env, seeds=seeds, hyper=hyper, population=len(seeds) > 1, **shared
@@ -140,19 +148,39 @@ def build(config: Train) -> Built:
         evaluate_every=config.evaluate.every,
         checkpoint_every=config.checkpoint.every,
     )
-    return Built(env, agent, loop, program, make_plan(program, schedule, notes + rounded), labels)
+    plan = make_plan(program, schedule, notes + rounded)
+    return Built(resolved(config, settings, plan), env, agent, loop, program, plan, labels)
 
 
-def make_loop(agent: Agent, action_space: Any, config: Train) -> tuple[Loop, tuple[str, ...]]:
-    """The loop of the config's kind; the notes say what was made smaller."""
-    if isinstance(config.loop, OnPolicy):
-        return on_policy(agent, config.loop), ()
-    settings, notes = config.loop, ()
+def resolved(config: Train, settings: Any, plan: Plan) -> Train:
+    """The config as the plan understood it."""
+    per_iteration = plan.steps // plan.schedule.iterations
+    return dataclasses.replace(
+        config,
+        loop=settings,
+        steps=plan.steps,
+        log=dataclasses.replace(config.log, every=plan.schedule.log_every * per_iteration),
+        evaluate=dataclasses.replace(config.evaluate, every=plan.schedule.evaluate_every * per_iteration),
+    )
+
+
+def make_loop(agent: Agent, action_space: Any, settings: OnPolicy | OffPolicy) -> Loop:
+    """The loop of the settings' kind."""
+    if isinstance(settings, OnPolicy):
+        return on_policy(agent, settings)
+    return off_policy(agent, samplers.uniform(length=settings.n_step), action_space, settings)
+
+
+def fitting_loop(config: Train) -> tuple[Any, tuple[str, ...]]:
+    """The loop's settings with a capacity that the run can fill; the notes say what was made smaller."""
+    settings = config.loop
+    if isinstance(settings, OnPolicy) or settings.num_envs < 1:
+        return settings, ()
     most = max(-(-config.steps // settings.num_envs), 1) * settings.num_envs
-    if settings.capacity > most:
-        settings = dataclasses.replace(settings, capacity=most)
-        notes = (f"capacity {config.loop.capacity:,} becomes {most:,}: the run fills no more.",)
-    return off_policy(agent, samplers.uniform(length=settings.n_step), action_space, settings), notes
+    if settings.capacity <= most:
+        return settings, ()
+    note = f"capacity {settings.capacity:,} becomes {most:,}: the run fills no more."
+    return dataclasses.replace(settings, capacity=most), (note,)
 
 
 def members(config: Train) -> tuple[dict[str, np.ndarray], list[Row]]:

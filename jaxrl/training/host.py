@@ -16,7 +16,7 @@ import numpy as np
 from jaxrl.agents.base import Agent
 from jaxrl.errors import UsageError
 from jaxrl.training.evaluation import Episodes, check_evaluation
-from jaxrl.training.loop import Loop, LoopState, Sums, check_num_envs, measure
+from jaxrl.training.loop import Loop, LoopState, Sums, block_of, check_learning, check_num_envs, measure
 from jaxrl.training.program import Chunk, Program, evaluation_key, finite_leaves
 from jaxrl.types import Experience, Key, PyTree, Step
 
@@ -55,6 +55,10 @@ def host_program(
     finite = jax.jit(lambda state: finite_leaves(state, population=False))
     play = jax.jit(lambda agent_state, observation, key: agent.act(agent_state, observation, key, False))
 
+    example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), env.reset(seed).observation)
+    block = block_of(loop, example, env.action_space)
+    check_learning(loop, jax.eval_shape(start, example), block)
+
     def init() -> LoopState:
         return start(env.reset(seed).observation)
 
@@ -63,7 +67,9 @@ def host_program(
         for iteration in range(first, first + count):
             key, collect_key, learn_key = split(state.key)
             policy = partial(_policy, act, state, np.int32(iteration))
-            observation, block, sums = _collect(env, policy, state.observation, loop.unroll, partial(fold_in, collect_key))
+            observation, block, sums = _collect(
+                env, policy, state.observation, loop.unroll, partial(fold_in, collect_key)
+            )
             state = state._replace(observation=observation, key=key)
             state, learned = learn(state, block, learn_key, np.int32(iteration))
             for name, (total, number) in (sums | learned).items():
@@ -79,9 +85,8 @@ def host_program(
         key = evaluation_key(np.uint32(seed), np.int32(iteration))
         return _evaluate(evaluation_env, lambda o, k: play(state.agent, o, k), key, fold_in, episodes, limit)
 
-    return Program(
-        init, advance, evaluate, None, loop.steps_per_iteration, loop.updates_per_iteration, loop.warmup_iterations
-    )
+    counts = loop.steps_per_iteration, loop.updates_per_iteration, loop.warmup_iterations
+    return Program(init, advance, evaluate, None, *counts, block)
 
 
 def _policy(act: Callable, state: LoopState, iteration: np.int32, observation: PyTree, key: Key) -> np.ndarray:

@@ -232,6 +232,19 @@ def _init_agent(agent: Agent, key: Key, hyper: dict[str, Array]) -> PyTree:
     return state._replace(hyper=state.hyper._replace(**hyper)) if hyper else state
 
 
+def block_of(loop: Loop, observation: PyTree, action_space: Space) -> Experience:
+    """The shapes ``[unroll, num_envs, ...]`` of what one iteration learns from, from those of the observation."""
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((loop.unroll, loop.num_envs, *x.shape), x.dtype),
+        jax.eval_shape(lambda o: _example(o, action_space), observation),
+    )
+
+
+def check_learning(loop: Loop, state: LoopState, block: Experience) -> None:
+    """Let the agent see the shapes it will learn from, so that it refuses them before anything compiles."""
+    jax.eval_shape(loop.learn, state, block, state.key, jax.ShapeDtypeStruct((), jnp.int32))
+
+
 def check_hyper(own: PyTree, given: dict[str, Any]) -> None:
     """Refuse a hyper-parameter that the agent does not sweep, and say which it does."""
     for name in given:

@@ -131,6 +131,7 @@ def make_plan(program: Program, schedule: Schedule, notes: tuple[str, ...] = ())
             "agents": nbytes(state.agent),
             "environments": nbytes((state.env, state.observation)),
             "replay": nbytes(state.replay),
+            "rollout": nbytes(program.block) * members,
         },
         available=device_memory(),
         notes=notes,

@@ -16,8 +16,8 @@ from jaxrl.agents.base import Agent
 from jaxrl.errors import UsageError
 from jaxrl.training import evaluation
 from jaxrl.training.evaluation import Episodes
-from jaxrl.training.loop import Loop, LoopState, check_num_envs, iterate, start
-from jaxrl.types import Array, Key, PyTree
+from jaxrl.training.loop import Loop, LoopState, block_of, check_learning, check_num_envs, iterate, start
+from jaxrl.types import Array, Experience, Key, PyTree
 
 
 class Chunk(NamedTuple):
@@ -38,6 +38,7 @@ class Program(NamedTuple):
     steps_per_iteration: int
     updates_per_iteration: int
     warmup_iterations: int
+    block: Experience  # shapes of what one member learns from in one iteration
 
 
 def compile_program(
@@ -82,6 +83,9 @@ def compile_program(
         key = evaluation_key(seed, iteration)
         return evaluation.evaluate(agent, evaluation_env, agent_state, key, episodes, max_steps)
 
+    shapes = jax.eval_shape(partial(start, loop, env, hyper={}), jax.random.key(0))
+    block = block_of(loop, shapes.observation, env.action_space)
+    check_learning(loop, shapes, block)
     step = partial(iterate, loop, env)
     compiled_init = jax.jit(lift(init))
     compiled_evaluate = jax.jit(lift(evaluate, in_axes=(0, 0, None)))
@@ -94,6 +98,7 @@ def compile_program(
         steps_per_iteration=loop.steps_per_iteration,
         updates_per_iteration=loop.updates_per_iteration,
         warmup_iterations=loop.warmup_iterations,
+        block=block,
     )
 
 

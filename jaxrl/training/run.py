@@ -23,7 +23,7 @@ class Outcome(NamedTuple):
     state: PyTree  # usable: a member is program.member(state, i)
     iteration: int
     rows: list[Row]  # the last row of each member
-    interrupted: bool
+    interrupted: int  # the signal that stopped it, or 0
 
 
 class NotFiniteError(RuntimeError):
@@ -138,7 +138,7 @@ def mean_of(rows: list[Row], column: str) -> float:
 
 
 @contextmanager
-def stop_on_signal() -> Iterator[Callable[[], bool]]:
+def stop_on_signal() -> Iterator[Callable[[], int]]:
     """Note SIGINT and SIGTERM instead of dying of them; a second one kills as usual. A no-op outside the main thread."""
     noted: list[int] = []
 
@@ -149,10 +149,10 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
     try:
         previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:  # not the main thread: whoever owns it handles signals
-        yield lambda: False
+        yield lambda: 0
         return
     try:
-        yield lambda: bool(noted)
+        yield lambda: noted[0] if noted else 0
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

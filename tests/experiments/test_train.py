@@ -1,0 +1,132 @@
+"""The command, as a user meets it: what it leaves, what it refuses, what it resumes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from experiments import cli, defaults, evaluate, train
+from experiments.setup import build, differing_flags, load_config
+from jaxrl.errors import UsageError
+from jaxrl.training.records import read_rows
+from tests.training import toy
+
+TINY = {
+    "ppo": (
+        "--agent ppo --env gymnax:CartPole-v1 --steps 512 --loop.num-envs 4 --loop.unroll 16 --agent.minibatches 2 "
+        "--agent.hidden-sizes 8 --evaluate.episodes 4 --evaluate.max-steps 20"
+    ).split(),
+    "sac": (
+        "--agent sac --env toy:point_mass --steps 64 --loop.num-envs 2 --loop.batch-size 8 --loop.warmup 16 "
+        "--loop.updates 1 --agent.hidden-sizes 8 --evaluate.episodes 4"
+    ).split(),
+}
+
+
+def call(main, arguments):
+    console = Console(width=200, record=True, quiet=False, force_terminal=False, highlight=False)
+    with console.capture() as captured:
+        status = main(arguments, console)
+    return status, captured.get()
+
+
+def without_time(rows):
+    return [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows]
+
+
+def test_a_run_leaves_what_the_readme_says_and_can_be_evaluated(tmp_path):
+    folder = tmp_path / "run"
+    status, text = call(train.main, [*TINY["ppo"], "--run-dir", str(folder)])
+    assert not status
+    for name in ("config.json", "metrics.jsonl", "metrics.csv", "curve.png", "curve.svg", "result.json"):
+        assert (folder / name).stat().st_size > 0
+    for words in ("steps", "updates", "parameters", "memory", "experiments.evaluate", "--seeds 64"):
+        assert words in text
+    assert read_rows(folder / "metrics.jsonl")[-1]["step"] == 512
+    _, said = call(evaluate.main, [str(folder), "--episodes", "8", "--rollout", "False"])
+    assert "over 8 episodes" in said
+    result = json.loads((folder / "evaluation.json").read_text())
+    assert result["members"][0]["low"] <= result["members"][0]["return"] <= result["members"][0]["high"]
+
+
+@pytest.mark.parametrize("agent, extra", [("ppo", []), ("sac", []), ("sac", ["--seeds", "2"])])
+def test_resumed_for_more_steps_equals_the_long_run(tmp_path, agent, extra):
+    """The same bits in the checkpoint and the same rows, but for the time they took."""
+    every = ["--log.every", "8" if agent == "sac" else "128", "--evaluate.every", "32" if agent == "sac" else "256"]
+    arguments = [*TINY[agent], *extra, *every]
+    steps = int(arguments[arguments.index("--steps") + 1])
+    half = [str(steps // 2) if i == arguments.index("--steps") + 1 else word for i, word in enumerate(arguments)]
+    if agent == "sac":
+        half, arguments = [*half, "--loop.capacity", "32"], [*arguments, "--loop.capacity", "32"]
+    call(train.main, [*arguments, "--run-dir", str(tmp_path / "long")])
+    call(train.main, [*half, "--run-dir", str(tmp_path / "short")])
+    status, _ = call(train.main, ["--resume", str(tmp_path / "short"), "--steps", str(steps)])
+    assert not status
+    long, short = (read_rows(tmp_path / name / "metrics.jsonl") for name in ("long", "short"))
+    assert without_time(long) == without_time(short)
+    states = []
+    for name in ("long", "short"):
+        built = build(load_config(tmp_path / name))
+        template = train.jax.eval_shape(built.program.init)
+        states.append(train.restore(tmp_path / name / "checkpoints", template)[0])
+    toy.assert_same_bits(*states)
+
+
+REFUSED = [
+    (["--env", "brax:antt"], "did you mean 'brax:ant'"),
+    (["--env", "ant"], "brax:ant"),
+    (["--agent", "ppoo"], "did you mean 'ppo'"),
+    (["--agent", "sac", "--env", "gymnax:CartPole-v1"], "continuous"),
+    (["--agent", "dqn", "--env", "toy:point_mass"], "discrete"),
+    (["--env", "gymnax:CartPole-v1", "--steps", "0"], "steps 0"),
+    (["--env", "gymnax:CartPole-v1", "--steps", "-10"], "steps -10"),
+    (["--env", "gymnax:CartPole-v1", "--seeds", "0"], "seeds 0"),
+    (["--env", "gymnax:CartPole-v1", "--agent.minibatches", "7"], "nearest"),
+    (["--env", "gymnax:CartPole-v1", "--agent.minibatches", "100000"], "minibatches"),
+    (["--agent", "sac", "--env", "toy:point_mass", "--loop.batch-size", "5000"], "batch_size 5000"),
+    (["--env", "gymnax:CartPole-v1", "--sweep", "depth=1,2"], "cannot be swept"),
+    (["--env", "gymnax:CartPole-v1", "--sweep", "discount"], "cannot read the sweep"),
+    (["--env", "gymnax:CartPole-v1", "--loop.num-envs", "0"], "num_envs 0"),
+    (["--resume", "nowhere"], "not a run folder"),
+]
+
+
+@pytest.mark.parametrize("arguments, words", REFUSED)
+def test_what_cannot_work_is_refused_in_one_line_before_anything_is_written(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as error:
+        call(train.main, arguments)
+    assert words in str(error.value) and "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_existing_run_folder_is_not_touched(tmp_path):
+    (tmp_path / "config.json").write_text("mine")
+    with pytest.raises(UsageError, match="exists"):
+        call(train.main, [*TINY["ppo"], "--run-dir", str(tmp_path)])
+    assert (tmp_path / "config.json").read_text() == "mine"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_exit_status_and_one_line_of_error_from_the_shell():
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.train", "--agent", "nonsense"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == cli.EXIT_USAGE
+    assert done.stderr.strip().startswith("error: unknown agent 'nonsense'") and len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_printed_command_reproduces_the_config():
+    arguments = [*TINY["sac"], "--seeds", "3", "--sweep", "discount=0.9,0.99", "--checkpoint.replay", "False"]
+    config, _, command = train.read_command(arguments)
+    words = command.split()[5:]
+    again, _, command_again = train.read_command(words)
+    assert again == config and command_again == command
+
+
+def test_flags_name_only_what_differs():
+    usual = defaults.for_run("ppo", "gymnax:CartPole-v1")
+    assert differing_flags(usual, usual) == []
