@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from jaxrl.agents.base import Agent
 from jaxrl.errors import UsageError
 from jaxrl.training import evaluation
 from jaxrl.training.evaluation import Episodes
 from jaxrl.training.loop import Loop, LoopState, block_of, check_learning, check_num_envs, iterate, start
+from jaxrl.training.sharding import replicated, state_sharding
 from jaxrl.types import Array, Experience, Key, PyTree
 
 
@@ -52,6 +54,7 @@ def compile_program(
     population: bool = False,
     episodes: int = 16,
     max_steps: int | None = None,
+    mesh: Mesh | None = None,
 ) -> Program:
     """Bind a loop to its seeds and hyper-parameters. Nothing compiles until the first call.
 
@@ -61,6 +64,7 @@ def compile_program(
         seeds: one for each member. A member is the same run as one alone with its seed.
         hyper: name -> ``[members]``, in place of the agent's own.
         population: whether states have an axis of members; needed for more than one seed.
+        mesh: from :func:`jaxrl.training.sharding.make_mesh`, to spread the run over devices.
     """
     hyper = hyper or {}
     if len(seeds) != 1 and not population:
@@ -87,9 +91,18 @@ def compile_program(
     block = block_of(loop, shapes.observation, env.action_space)
     check_learning(loop, shapes, block)
     step = partial(iterate, loop, env)
-    compiled_init = jax.jit(lift(init))
-    compiled_evaluate = jax.jit(lift(evaluate, in_axes=(0, 0, None)))
-    compiled_advance = jax.jit(partial(advance, lift(step, in_axes=(0, None)), population), donate_argnums=0)
+    placed, anywhere = None, None
+    if mesh is not None:
+        placed = state_sharding(mesh, jax.eval_shape(lift(init), seed_array, leaves), loop.num_envs, population)
+        anywhere = replicated(mesh)
+    compiled_init = jax.jit(lift(init), out_shardings=placed)
+    compiled_evaluate = jax.jit(lift(evaluate, in_axes=(0, 0, None)), out_shardings=anywhere)
+    compiled_advance = jax.jit(
+        partial(advance, lift(step, in_axes=(0, None)), population),
+        donate_argnums=0,
+        in_shardings=None if mesh is None else (placed, anywhere, anywhere),
+        out_shardings=None if mesh is None else (placed, anywhere),
+    )
     return Program(
         init=lambda: compiled_init(seed_array, leaves),
         advance=lambda state, first, count: compiled_advance(state, np.int32(first), np.int32(count)),

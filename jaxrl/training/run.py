@@ -106,7 +106,9 @@ def check_finite(chunk: Chunk, step: int) -> None:
 
     flags = dict(chunk.finite)
     flags |= {name: np.isfinite(value) | (chunk.counts[name] == 0) for name, value in chunk.metrics.items()}
-    bad = [found for name, ok in flags.items() if not np.all(ok) for found in where(name, np.asarray(ok))]
+    # Parameters first: what they spoil comes after them.
+    ordered = sorted(flags.items(), key=lambda item: not item[0].startswith("agent/params"))
+    bad = [found for name, ok in ordered if not np.all(ok) for found in where(name, np.asarray(ok))]
     if bad:
         raise NotFiniteError(bad, step)
 

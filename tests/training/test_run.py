@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxrl.training import NotFiniteError, make_schedule, records, run
+from jaxrl.training.program import finite_leaves
 from jaxrl.training.run import check_finite, stop_on_signal
 from tests.training import toy
 
@@ -86,6 +87,7 @@ def test_nan_stops_at_the_log_point_and_names_the_leaf(members):
             spoiled = jnp.nan if members is None else jnp.asarray([0.0, jnp.nan])
             params = state.agent.params | {"temperature": bias + spoiled}
             state = state._replace(agent=state.agent._replace(params=params))
+            chunk = chunk._replace(finite=finite_leaves(state, members is not None))
         return state, chunk
 
     saved = []
@@ -97,7 +99,7 @@ def test_nan_stops_at_the_log_point_and_names_the_leaf(members):
             short(program, iterations=12),
             save=lambda iteration, state, score: saved.append(iteration),
         )
-    assert error.value.step == 6 * program.steps_per_iteration
+    assert error.value.step == 4 * program.steps_per_iteration
     assert saved == []
 
 
