@@ -17,7 +17,36 @@ def environment_for(agent: str) -> str:
 
 
 # (agent, environment) -> settings that differ from the classes' own, found by running them.
-TUNED: dict[tuple[str, str], dict[str, Any]] = {}
+TUNED: dict[tuple[str, str], dict[str, Any]] = {
+    ("ppo", "brax:inverted_pendulum"): {
+        "agent": {"learning_rate": 1e-3, "minibatches": 8, "anneal_updates": 240, "normalise_observations": True},
+        "loop": {"num_envs": 64, "unroll": 32},
+        "steps": 491_520,
+    },
+    ("ppo", "brax:reacher"): {
+        "agent": {
+            "learning_rate": 1e-3,
+            "minibatches": 8,
+            "anneal_updates": 244,
+            "normalise_observations": True,
+            "discount": 0.95,
+        },
+        "loop": {"num_envs": 128, "unroll": 32},
+        "steps": 999_424,
+    },
+    ("ppo", "gymnax:CartPole-v1"): {
+        "agent": {"learning_rate": 1e-3, "minibatches": 8, "anneal_updates": 146},
+        "loop": {"num_envs": 16, "unroll": 64},
+        "steps": 149_504,
+    },
+    ("dqn", "gymnax:CartPole-v1"): {
+        "agent": {"learning_rate": 5e-4, "hidden_sizes": (128, 128)},
+        "loop": {"num_envs": 4, "unroll": 1, "updates": 1, "batch_size": 128, "warmup": 1_000, "n_step": 3},
+        "steps": 150_000,
+    },
+    ("sac", "gymnax:Pendulum-v1"): {"agent": {"critic_learning_rate": 1e-3}, "steps": 20_000},
+    ("td3", "gymnax:Pendulum-v1"): {"agent": {"critic_learning_rate": 1e-3}, "steps": 20_000},
+}
 
 STEPS = {"ppo": 1_000_000, "dqn": 200_000, "sac": 100_000, "td3": 100_000}
 

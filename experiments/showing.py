@@ -59,7 +59,7 @@ def curve_of(rows: list[Row], column: str) -> tuple[np.ndarray, np.ndarray, np.n
 
 def write_rollout(env: Any, agent: Agent, agent_state: PyTree, path: Path, seed: int = 0) -> Path | None:
     """Play one deterministic episode and write it as a page; None where the environment cannot be drawn."""
-    if not getattr(env, "rendering", None):
+    if not getattr(env, "rendering", {}).get("kind"):
         return None
     from environments.rendering import render_html
 

@@ -89,9 +89,15 @@ def done(step: Step | Experience) -> Array:
 
 
 def where_done(mask: Array, if_done: PyTree, otherwise: PyTree) -> PyTree:
-    """Select between two pytrees by a mask over their leading axes; typed keys and every dtype pass through."""
+    """Select between two pytrees by a mask over their leading axes; every dtype passes through.
+
+    Typed keys are selected as the words they are made of: a selection between keys would count as a use of both.
+    """
 
     def select(a: Array, b: Array) -> Array:
+        if jnp.issubdtype(jnp.asarray(b).dtype, jax.dtypes.prng_key):
+            words = select(jax.random.key_data(a), jax.random.key_data(b))
+            return jax.random.wrap_key_data(words, impl=jax.random.key_impl(b))
         return jnp.where(mask.reshape(mask.shape + (1,) * (jnp.ndim(a) - mask.ndim)), a, b)
 
     return jax.tree.map(select, if_done, otherwise)

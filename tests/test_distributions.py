@@ -65,7 +65,7 @@ def test_tanh_log_prob_agrees_with_float64():
 
 
 def test_tanh_samples_lie_within_bounds_and_agree_with_their_log_prob():
-    policy = TanhNormal(jnp.zeros((5000, 2)), jnp.full((5000, 2), 1.0), LOW, HIGH)
+    policy = TanhNormal(jnp.full((5000, 2), 0.3), jnp.full((5000, 2), 1.0), LOW, HIGH)
     action, log_prob = jax.jit(policy.sample_and_log_prob)(jax.random.key(0))
     assert action.shape == (5000, 2) and log_prob.shape == (5000,) and action.dtype == log_prob.dtype == jnp.float32
     np.testing.assert_allclose(policy.log_prob(action), log_prob, rtol=1e-3, atol=1e-3)

@@ -97,7 +97,7 @@ def test_trees_dtypes_and_leading_axes():
     assert {x.dtype for x in jax.tree.leaves((stats.mean, stats.var))} == {jnp.dtype("float32")}
     np.testing.assert_array_equal(stats.count, [35, 0])
     reference = jax.tree.map(lambda x: np.asarray(x, np.float64), batch)
-    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)  # noqa: E731
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     jax.tree.map(lambda mean, x: close(mean, x.mean((0, 1))), stats.mean, reference)
     jax.tree.map(lambda std, x: close(std, x.std((0, 1))), normalise.std(stats), reference)
     normal = normalise.normalise(stats, batch)

@@ -20,7 +20,9 @@ def test_import_is_light():
 
 
 def test_environments_load_no_simulator_before_one_is_made():
-    code = f"import sys, environments; environments.list_environments(); print([m for m in {HEAVY!r} if m in sys.modules])"
+    code = (
+        f"import sys, environments; environments.list_environments(); print([m for m in {HEAVY!r} if m in sys.modules])"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert set(eval(out)) <= {"gymnax"}
 

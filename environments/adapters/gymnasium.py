@@ -156,7 +156,7 @@ def _reset(vector: Any, tally: _Tally, seed: int) -> Step:
     observation = _observe(vector.single_observation_space, raw)
     no = np.zeros(vector.num_envs, bool)
     reward = np.zeros(vector.num_envs, np.float32)
-    return Step(observation, reward, no, no.copy(), observation, _metrics(tally))
+    return _host_step(observation, reward, no, no.copy(), observation, _metrics(tally))
 
 
 def _step(vector: Any, tally: _Tally, action: np.ndarray) -> Step:
@@ -172,7 +172,13 @@ def _step(vector: Any, tally: _Tally, action: np.ndarray) -> Step:
     last = observation
     if ended.any():
         last = _with_last(vector.single_observation_space, observation, ended, info["final_obs"])
-    return Step(observation, reward, np.asarray(terminated, bool), np.asarray(truncated, bool), last, metrics)
+    flags = np.asarray(terminated, bool), np.asarray(truncated, bool)
+    return _host_step(observation, reward, *flags, last, metrics)
+
+
+def _host_step(*fields: Any) -> Step:
+    """A step whose fields are numpy, in the order of :class:`Step`."""
+    return Step(*fields)
 
 
 def _close(vector: Any) -> None:

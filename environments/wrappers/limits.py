@@ -1,8 +1,9 @@
 """A limit on the length of an episode."""
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
@@ -49,12 +50,12 @@ def _step(
     return TimeLimitState(inner, time), step._replace(truncated=jnp.logical_or(step.truncated, time >= max_steps))
 
 
-def through_state(rendering):
+def through_state(rendering: Mapping[str, Any]) -> Mapping[str, Any]:
     """The entries for a viewer, with ``state_of`` reaching through a wrapper whose state has a field ``inner``."""
     if "state_of" not in rendering:
         return rendering
     return {**rendering, "state_of": partial(_state_of_inner, rendering["state_of"])}
 
 
-def _state_of_inner(state_of, state):
+def _state_of_inner(state_of: Callable[[PyTree], Any], state: PyTree) -> Any:
     return state_of(state.inner)

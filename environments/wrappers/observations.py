@@ -2,7 +2,7 @@
 
 import dataclasses
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +54,7 @@ def stack_observations(env: Environment, k: int, axis: int | None = None) -> Env
     )
 
 
-def _join(axis: int | None, stack: Array) -> Array:
+def _join(axis: int | None, stack: Any) -> Array:
     """From [k, *shape] to what is shown."""
     return stack if axis is None else jnp.concatenate(list(stack), axis=axis)
 

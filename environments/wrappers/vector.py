@@ -116,30 +116,12 @@ def _step(
         pool = _redraw(env, num_envs, refresh, state.pool._replace(used=state.pool.used | ended), start_key)
     step = step._replace(observation=where_done(ended, start_observation, step.next_observation))
     new_state = VectorState(
-        inner=_select(ended, start, inner),
+        inner=where_done(ended, start, inner),
         episode_return=jnp.where(ended, 0.0, episode_return),
         episode_length=jnp.where(ended, 0.0, episode_length),
         pool=pool,
     )
     return new_state, _with_episode(step, episode_return, episode_length)
-
-
-def _select(ended: Array, start: PyTree, inner: PyTree) -> PyTree:
-    """The start where an episode ended. Keys are selected as their data: a select of typed keys counts as their use."""
-    chosen = where_done(ended, jax.tree.map(_key_data, start), jax.tree.map(_key_data, inner))
-    return jax.tree.map(_like, chosen, inner)
-
-
-def _is_key(leaf: Array) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _key_data(leaf: Array) -> Array:
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
-
-
-def _like(leaf: Array, model: Array) -> Array:
-    return jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(model)) if _is_key(model) else leaf
 
 
 def _with_episode(step: Step, episode_return: Array, episode_length: Array) -> Step:

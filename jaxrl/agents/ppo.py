@@ -264,11 +264,11 @@ def check_minibatches(size: int, config: Config) -> None:
     # Advantages shifted to mean 0 are all 0 in minibatches of one step.
     legal = [n for n in range(1, size + 1) if size % n == 0 and not (config.normalise_advantages and n == size > 1)]
     if number not in legal:
-        nearest = [max((n for n in legal if n < number), default=1), min((n for n in legal if n > number), default=1)]
+        nearest = [max((n for n in legal if n < number), default=0), min((n for n in legal if n > number), default=0)]
         why = "leave one step in each, whose normalised advantage is 0" if number == size else "do not divide it"
         raise UsageError(
             f"ppo: {number} minibatches of a rollout of {size} steps {why}; nearest that work: "
-            f"{' and '.join(map(str, sorted(set(nearest) - {number} if len(legal) > 1 else {1})))}"
+            f"{' and '.join(str(n) for n in nearest if n)}"
         )
 
 

@@ -68,6 +68,6 @@ def test_one_loss_gives_one_number_and_one_gradient():
 
     assert hand_loss > 0.0
     np.testing.assert_allclose([linen_loss, nnx_loss], hand_loss, rtol=1e-6)
-    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)  # noqa: E731
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     jax.tree.map(close, linen_gradient, hand_gradient)
     jax.tree.map(close, nnx.to_pure_dict(nnx_gradient), hand_gradient)

@@ -1,0 +1,408 @@
+"""Domain randomisation of Brax environments: every environment steps in a system of its own.
+
+A *draw* is a pure function ``(key, system) -> system`` that changes some leaves of a Brax system: masses, gears,
+friction. The ready ones here compose with :func:`chain` and work on all four back ends, which read different fields:
+MJX reads MuJoCo's (``body_mass``, ``actuator_gear``), the others Brax's (``link.inertia.mass``, ``actuator.gear``), and
+all read ``geom_friction``.
+
+The positional and spring back ends do not use masses as they stand, but ``mass ** (1 - spring_mass_scale)``, which is 1
+for every link of ``ant``, ``hopper`` and ``pusher``; inertias likewise. A draw sees a system in which this has been
+carried out and the exponents are 0, so that doubling a mass doubles what is moved.
+
+A draw does not touch ``invweight``, which sets how soft MuJoCo's constraints are; it keeps its nominal value.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from environments.adapters.brax import brax_reset, brax_step, limited, pipeline_state, reset_state, step_state, to_step
+from environments.base import Environment
+from environments.wrappers.checks import positive_int, require_single
+from jaxrl.errors import UsageError
+from jaxrl.types import Array, Key, PyTree, Step, check_key, done
+
+Draw: TypeAlias = Callable[[Key, Any], Any]
+
+
+class RandomisedState(NamedTuple):
+    brax: Any  # Brax's own state
+    drawn: tuple[Array, ...]  # the leaves of the system that the draw changes, and no others
+
+
+class LanesState(NamedTuple):
+    inner: PyTree  # [num_envs, …]; the draws in it are fixed at the first reset
+    episode_return: Array  # float32 [num_envs]: of the episode so far
+    episode_length: Array  # float32 [num_envs]
+
+
+class _Nominal(NamedTuple):
+    """A system taken apart, so that a state need carry only what is drawn. Host-side; holds no tracers."""
+
+    brax_env: Any
+    leaves: tuple[Any, ...]
+    treedef: Any
+    index: tuple[int, ...]  # which leaves are drawn
+
+
+def randomise(env: Environment, draw: Draw, redraw_at_reset: bool = True, num_envs: int | None = None) -> Environment:
+    """Give every environment its own draw of the physics.
+
+    * ``redraw_at_reset=True``: a single environment whose ``reset`` draws a system and whose state carries it, to be
+      vectorised like any other. Every episode has a new system. Starts that ``vectorise`` holds in its pool were drawn
+      with theirs; a start used twice brings the same system twice.
+    * ``redraw_at_reset=False``: a draw that outlives its episode belongs to a lane, so this returns an environment
+      that has ``num_envs`` lanes already, resets by itself as a vectorised one does, and draws at ``reset`` only.
+      Every automatic reset is fresh, in the lane's own system, and costs in proportion to the lanes that ended.
+
+    ``reset(key)`` spends half of its key on the start and half on the draw, so the starts are not those that the
+    environment without randomisation has for the same key.
+
+    Args:
+        env: what :func:`environments.adapters.brax.make` returned, before any wrapper. A class that computes
+            something from its system in ``__init__`` keeps the nominal value of it (no environment of Brax does).
+        draw: ``(key, system) -> system``; it may change values, not shapes or dtypes.
+        redraw_at_reset: see above.
+        num_envs: number of lanes; only with ``redraw_at_reset=False``.
+
+    Raises:
+        UsageError: for another kind of environment, a wrapped one, or a draw that changes nothing or a shape.
+    """
+    require_single(env, "randomise")
+    if redraw_at_reset and num_envs is not None:
+        raise UsageError(f"num_envs={num_envs} is for redraw_at_reset=False; leave it out and vectorise")
+    if not redraw_at_reset:
+        if num_envs is None:
+            raise UsageError("a draw that is kept belongs to a lane: give num_envs=…, and leave vectorise out")
+        num_envs = positive_int(num_envs, "num_envs")
+    brax_env = _brax_env_of(env)
+    nominal = _take_apart(_with_system(brax_env, effective_system(brax_env.sys, brax_env.backend)), draw)
+    bare = dataclasses.replace(
+        env,
+        reset=partial(_reset, nominal, draw),
+        step=partial(_step, nominal),
+        max_steps=None,
+        rendering={**env.rendering, "state_of": _physics_of},
+    )
+    single = _randomised(limited(bare, env.max_steps))
+    return single if redraw_at_reset else _lanes(single, nominal, draw, env.max_steps, num_envs)
+
+
+def in_system(env: Environment, system: Any) -> Environment:
+    """The same environment in another physics; ``system`` may be traced, so that ``vmap`` covers a grid of them.
+
+    For a policy's return against mass, say::
+
+        def evaluate(factor):
+            system = env.rendering["system"]
+            heavier = system.tree_replace({"link.inertia.mass": system.link.inertia.mass * factor})
+            return rollout(in_system(env, heavier))
+
+    Raises:
+        UsageError: as :func:`randomise`, for what is not a bare Brax environment.
+    """
+    require_single(env, "in_system")
+    own = _with_system(_brax_env_of(env), system)
+    rendering = {**env.rendering, "state_of": pipeline_state, "brax_env": own}
+    bare = dataclasses.replace(
+        env, reset=partial(brax_reset, own), step=partial(brax_step, own), max_steps=None, rendering=rendering
+    )
+    return limited(bare, env.max_steps)
+
+
+def effective_system(system: Any, backend: str) -> Any:
+    """The same physics with masses and inertias as the back end really uses them.
+
+    On ``positional`` and ``spring`` the exponents ``1 - spring_mass_scale`` of the masses and ``1 -
+    spring_inertia_scale`` of the diagonals of the inertias are carried out and the scales set to 0; on the other two
+    the system is returned as it is.
+    """
+    if backend not in ("positional", "spring"):
+        return system
+    inertia = system.link.inertia
+    diagonal = jnp.diagonal(inertia.i, axis1=-2, axis2=-1) ** (1 - system.spring_inertia_scale)
+    return system.tree_replace(
+        {
+            "link.inertia.mass": inertia.mass ** (1 - system.spring_mass_scale),
+            "link.inertia.i": diagonal[..., None] * jnp.eye(3, dtype=diagonal.dtype),
+            "spring_mass_scale": jnp.zeros_like(system.spring_mass_scale),
+            "spring_inertia_scale": jnp.zeros_like(system.spring_inertia_scale),
+        }
+    )
+
+
+# --- ready draws ------------------------------------------------------------------------------------------------------
+
+
+def chain(*draws: Draw) -> Draw:
+    """One draw after the other, each with a key of its own."""
+    if not draws:
+        raise UsageError("chain needs at least one draw, such as scale_mass(0.8, 1.2)")
+    return partial(_chain, draws)
+
+
+def scale_mass(low: float, high: float, shared: bool = False) -> Draw:
+    """Multiply the mass and the inertia of every link by a factor, uniform in [low, high].
+
+    One factor a link, or one for all if ``shared``. The shape and the centre of mass stay.
+    """
+    return partial(_scale_mass, *_interval("scale_mass", low, high), shared)
+
+
+def scale_gear(low: float, high: float, shared: bool = False) -> Draw:
+    """Multiply the gear of every actuator, its force on the joint after any force limit, by a factor in [low, high]."""
+    return partial(_scale_gear, *_interval("scale_gear", low, high), shared)
+
+
+def scale_gain(low: float, high: float, shared: bool = False) -> Draw:
+    """Multiply the gain of every actuator, its force before any force limit, by a factor in [low, high]."""
+    return partial(_scale_gain, *_interval("scale_gain", low, high), shared)
+
+
+def scale_friction(low: float, high: float, shared: bool = True) -> Draw:
+    """Multiply the sliding friction of every geom by a factor in [low, high], one for all unless ``shared`` is false.
+
+    A contact has the larger friction of its two geoms.
+    """
+    return partial(_scale_friction, *_interval("scale_friction", low, high), shared)
+
+
+def _interval(what: str, low: float, high: float) -> tuple[float, float]:
+    if not 0 < low <= high < float("inf"):
+        raise UsageError(f"{what} needs 0 < low <= high, got low={low}, high={high}; (0.8, 1.2) is a usual choice")
+    return float(low), float(high)
+
+
+def _factors(key: Key, low: float, high: float, shared: bool, count: int) -> Array:
+    """float32 [count] in [low, high]. Written so that low = high = 1 gives 1 exactly."""
+    uniform = jax.random.uniform(key, (1 if shared else count,))
+    return jnp.broadcast_to(low + (high - low) * uniform, (count,))
+
+
+def _chain(draws: tuple[Draw, ...], key: Key, system: Any) -> Any:
+    for draw, draw_key in zip(draws, jax.random.split(key, len(draws)), strict=True):
+        system = draw(draw_key, system)
+    return system
+
+
+def _scale_mass(low: float, high: float, shared: bool, key: Key, system: Any) -> Any:
+    inertia = system.link.inertia
+    factors = _factors(key, low, high, shared, inertia.mass.shape[0])
+    bodies = jnp.concatenate([jnp.ones(1), factors])  # MuJoCo's first body is the world
+    mass = system.body_mass * bodies
+    return system.tree_replace(
+        {
+            "link.inertia.mass": inertia.mass * factors,
+            "link.inertia.i": inertia.i * factors[:, None, None],
+            "body_mass": mass,
+            "body_inertia": system.body_inertia * bodies[:, None],
+            # The change is summed, not the mass, so that a factor of 1 leaves every bit as it was.
+            "body_subtreemass": system.body_subtreemass
+            + _subtree_sum(np.asarray(system.body_parentid), mass - system.body_mass),
+        }
+    )
+
+
+def _subtree_sum(parent: np.ndarray, mass: Array) -> Array:
+    """Over each body and all that hangs on it. MuJoCo numbers parents before children."""
+    for body in range(len(parent) - 1, 0, -1):
+        mass = mass.at[parent[body]].add(mass[body])
+    return mass
+
+
+def _scale_gear(low: float, high: float, shared: bool, key: Key, system: Any) -> Any:
+    gear = system.actuator.gear
+    factors = _factors(key, low, high, shared, gear.shape[0])
+    return system.tree_replace(
+        {"actuator.gear": gear * factors, "actuator_gear": system.actuator_gear * factors[:, None]}
+    )
+
+
+def _scale_gain(low: float, high: float, shared: bool, key: Key, system: Any) -> Any:
+    gain, parameters = system.actuator.gain, system.actuator_gainprm
+    factors = _factors(key, low, high, shared, gain.shape[0])
+    return system.tree_replace(
+        {"actuator.gain": gain * factors, "actuator_gainprm": parameters.at[:, 0].multiply(factors)}
+    )
+
+
+def _scale_friction(low: float, high: float, shared: bool, key: Key, system: Any) -> Any:
+    friction = system.geom_friction
+    factors = _factors(key, low, high, shared, friction.shape[0])
+    return system.tree_replace({"geom_friction": friction.at[:, 0].multiply(factors)})
+
+
+# --- one environment --------------------------------------------------------------------------------------------------
+
+
+def _brax_env_of(env: Environment) -> Any:
+    brax_env = env.rendering.get("brax_env")
+    if brax_env is None:
+        raise UsageError(f"randomise needs a Brax environment with a physical system, got '{env.name}'; try 'brax:ant'")
+    if env.rendering.get("made") is not env.step:
+        raise UsageError(f"randomise goes first: '{env.name}' is wrapped or randomised already; wrap what it returns")
+    return brax_env
+
+
+def _randomised(env: Environment) -> Environment:
+    """Without the mark of a bare environment, so that it is not randomised again."""
+    return dataclasses.replace(env, rendering={**env.rendering, "made": None})
+
+
+def _with_system(brax_env: Any, system: Any) -> Any:
+    """A copy that steps in another system; the environment that all share stays as it is."""
+    own = copy.copy(brax_env)
+    own.sys = system
+    return own
+
+
+def _take_apart(brax_env: Any, draw: Draw) -> _Nominal:
+    """Find the leaves that the draw changes: those that it does not pass through untouched.
+
+    Raises:
+        UsageError: for a draw that changes nothing, or the structure, a shape or a dtype.
+    """
+    paths, treedef = jax.tree_util.tree_flatten_with_path(brax_env.sys)
+    leaves = tuple(leaf for _, leaf in paths)
+
+    def drawn_leaves(key: Key, leaves: tuple[Any, ...]) -> list[Any]:
+        return jax.tree.leaves(draw(key, jax.tree.unflatten(treedef, leaves)))
+
+    traced = jax.make_jaxpr(drawn_leaves)(jax.random.key(0), leaves)
+    inputs, outputs = traced.jaxpr.invars[1:], traced.jaxpr.outvars
+    if len(inputs) != len(outputs):
+        raise UsageError(
+            f"the draw turns a system of {len(inputs)} arrays into one of {len(outputs)}; change values only"
+        )
+    index = tuple(i for i, (old, new) in enumerate(zip(inputs, outputs, strict=True)) if old is not new)
+    if not index:
+        raise UsageError("the draw returns the system as it was; change something, such as scale_mass(0.8, 1.2)")
+    for i in index:
+        old, new = inputs[i].aval, outputs[i].aval
+        if old.shape != new.shape or old.dtype != new.dtype:
+            name = jax.tree_util.keystr(paths[i][0])
+            raise UsageError(f"the draw turns system{name} from {old.str_short()} into {new.str_short()}; keep it")
+    return _Nominal(brax_env, leaves, treedef, index)
+
+
+def _own(nominal: _Nominal, drawn: tuple[Array, ...]) -> Any:
+    """The environment in the system that has these leaves."""
+    leaves = list(nominal.leaves)
+    for i, leaf in zip(nominal.index, drawn, strict=True):
+        leaves[i] = leaf
+    return _with_system(nominal.brax_env, jax.tree.unflatten(nominal.treedef, leaves))
+
+
+def _draw(nominal: _Nominal, draw: Draw, key: Key) -> tuple[Array, ...]:
+    leaves = jax.tree.leaves(draw(key, jax.tree.unflatten(nominal.treedef, nominal.leaves)))
+    return tuple(jnp.asarray(leaves[i], jnp.asarray(nominal.leaves[i]).dtype) for i in nominal.index)
+
+
+def _reset(nominal: _Nominal, draw: Draw, key: Key) -> tuple[RandomisedState, Step]:
+    check_key(key)
+    start_key, draw_key = jax.random.split(key)
+    return _start(nominal, _draw(nominal, draw, draw_key), start_key)
+
+
+def _start(nominal: _Nominal, drawn: tuple[Array, ...], key: Key) -> tuple[RandomisedState, Step]:
+    """A fresh start in a given system."""
+    state = reset_state(_own(nominal, drawn), key)
+    return RandomisedState(state, drawn), to_step(state)
+
+
+def _step(nominal: _Nominal, state: RandomisedState, action: Array, key: Key) -> tuple[RandomisedState, Step]:
+    check_key(key)
+    after = step_state(_own(nominal, state.drawn), state.brax, action)
+    return state._replace(brax=after), to_step(after)
+
+
+def _physics_of(state: RandomisedState) -> Any:
+    return state.brax.pipeline_state
+
+
+# --- lanes that keep their draw ---------------------------------------------------------------------------------------
+
+
+def _lanes(single: Environment, nominal: _Nominal, draw: Draw, max_steps: int | None, num_envs: int) -> Environment:
+    rendering = {**single.rendering, "state_of": partial(_physics_of_lanes, single.rendering["state_of"])}
+    start = partial(_start_lane, nominal, single, max_steps)
+    return dataclasses.replace(
+        single,
+        reset=partial(_reset_lanes, partial(_draw, nominal, draw), start, num_envs),
+        step=partial(_step_lanes, single, start, num_envs),
+        num_envs=num_envs,
+        reset_is_dear=False,
+        rendering=rendering,
+    )
+
+
+def _start_lane(
+    nominal: _Nominal, single: Environment, max_steps: int | None, drawn: tuple[Array, ...], key: Key
+) -> tuple[PyTree, Step]:
+    """A fresh start in a lane's own system, with the state of its time limit."""
+    fixed = dataclasses.replace(single, reset=partial(_start, nominal, drawn), max_steps=None)
+    return limited(fixed, max_steps).reset(key)
+
+
+def _reset_lanes(draw, start, num_envs: int, key: Key) -> tuple[LanesState, Step]:
+    check_key(key)
+    draw_key, start_key = jax.random.split(key)
+    drawn = jax.vmap(draw)(jax.random.split(draw_key, num_envs))
+    inner, step = jax.vmap(start)(drawn, jax.random.split(start_key, num_envs))
+    zeros = jnp.zeros(num_envs, jnp.float32)
+    return LanesState(inner, zeros, zeros), _with_episode(step, zeros, zeros)
+
+
+def _step_lanes(
+    single: Environment, start, num_envs: int, state: LanesState, action: Array, key: Key
+) -> tuple[LanesState, Step]:
+    check_key(key)
+    step_key, start_key = jax.random.split(key)
+    inner, step = jax.vmap(single.step)(state.inner, action, jax.random.split(step_key, num_envs))
+    ended = done(step)
+    inner, observation = _restart(start, _drawn_in(state.inner), ended, inner, step.next_observation, start_key)
+    episode_return = state.episode_return + step.reward
+    episode_length = state.episode_length + 1
+    new_state = LanesState(inner, jnp.where(ended, 0.0, episode_return), jnp.where(ended, 0.0, episode_length))
+    return new_state, _with_episode(step._replace(observation=observation), episode_return, episode_length)
+
+
+def _drawn_in(inner: PyTree) -> tuple[Array, ...]:
+    """The lanes' draws, with or without the state of a time limit around them."""
+    return getattr(inner, "inner", inner).drawn
+
+
+def _restart(start, drawn: PyTree, ended: Array, inner: PyTree, observation: PyTree, key: Key) -> tuple[PyTree, PyTree]:
+    """Fresh starts for the lanes that ended, an eighth of the lanes at a time, as often as it takes (often never)."""
+    num_envs = ended.shape[0]
+    chunk = max(1, num_envs // 8)
+
+    def body(carry):
+        waiting, inner, observation, key = carry
+        key, chunk_key = jax.random.split(key)
+        lanes = jnp.nonzero(waiting, size=chunk, fill_value=num_envs)[
+            0
+        ]  # num_envs is no lane: read clipped, not written
+        own = jax.tree.map(lambda leaf: leaf.at[lanes].get(mode="clip"), drawn)
+        fresh, first = jax.vmap(start)(own, jax.random.split(chunk_key, chunk))
+        inner, observation = jax.tree.map(
+            lambda old, new: old.at[lanes].set(new, mode="drop"), (inner, observation), (fresh, first.observation)
+        )
+        return waiting.at[lanes].set(False, mode="drop"), inner, observation, key
+
+    _, inner, observation, _ = jax.lax.while_loop(lambda carry: carry[0].any(), body, (ended, inner, observation, key))
+    return inner, observation
+
+
+def _with_episode(step: Step, episode_return: Array, episode_length: Array) -> Step:
+    return step._replace(metrics={**step.metrics, "episode/return": episode_return, "episode/length": episode_length})
+
+
+def _physics_of_lanes(state_of, state: LanesState) -> Any:
+    return state_of(state.inner)
