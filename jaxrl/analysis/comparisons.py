@@ -6,7 +6,8 @@ interval: the p-value is below 5 % exactly where the 95 % interval leaves 0 out.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from jaxrl.analysis.text import numbers
 from jaxrl.errors import UsageError, unknown
 
 FEWEST_SEEDS = 3
+FEWEST_PAIRS_FOR_BOOTSTRAP = 8  # of fewer pairs, the bootstrap calls 7 % of differences that are none
 
 
 class Comparison(NamedTuple):
@@ -52,31 +54,38 @@ def pair(
     Raises:
         UsageError: where they cannot be paired, or hold different tasks.
     """
-    if seeds is not None:
-        for scores, given in zip((a, b), seeds, strict=True):
-            if len(scores) != len(given):
-                raise UsageError(f"{len(given)} seeds for {len(scores)} runs; give one each")
-            if len(set(given)) != len(given):
-                raise UsageError(f"seeds must be distinct to be paired by, got {list(given)}")
-        same = set(seeds[0]) == set(seeds[1])
-        if paired is None:
-            paired = same
-        if paired:
-            common = [seed for seed in seeds[0] if seed in set(seeds[1])]
-            if not common:
-                raise UsageError("no seed is in both, so that runs cannot be paired; use paired=False")
-            a = [a[list(seeds[0]).index(seed)] for seed in common]
-            b = [b[list(seeds[1]).index(seed)] for seed in common]
-    elif paired and len(a) != len(b):
-        raise UsageError(f"paired runs must be as many, got {len(a)} and {len(b)}; give seeds, or use paired=False")
-    if paired and missing == "drop":
-        both = np.concatenate([np.reshape(np.asarray(x, np.float64), (len(x), -1)) for x in (a, b)], 1)
-        kept = statistics.check_scores(both, missing="drop")
-        a, b = np.split(kept, 2, 1) if np.shape(a) == np.shape(b) else (a, b)
-    a, b = statistics.check_scores(a, missing=missing), statistics.check_scores(b, missing=missing)
+    a, b = statistics.as_scores(a), statistics.as_scores(b)
     if a.shape[1] != b.shape[1]:
         raise UsageError(f"both need the same tasks, got {a.shape[1]} and {b.shape[1]}")
+    if seeds is not None and paired is not False:
+        a, b, paired = _by_seed(a, b, seeds, paired)
+    elif paired and len(a) != len(b):
+        raise UsageError(f"paired runs must be as many, got {len(a)} and {len(b)}; give seeds, or use paired=False")
+    if paired and missing == "drop":  # a pair goes as a whole
+        a, b = np.split(statistics.check_scores(np.concatenate([a, b], 1), missing="drop"), 2, 1)
+    a, b = statistics.check_scores(a, missing=missing), statistics.check_scores(b, missing=missing)
     return a, b, bool(paired)
+
+
+def _by_seed(
+    a: np.ndarray, b: np.ndarray, seeds: tuple[Sequence, Sequence], paired: bool | None
+) -> tuple[np.ndarray, np.ndarray, bool]:
+    of_a, of_b = (list(given) for given in seeds)
+    for scores, given in ((a, of_a), (b, of_b)):
+        if len(scores) != len(given):
+            raise UsageError(f"{len(given)} seeds for {len(scores)} runs; give one each")
+        if len(set(given)) != len(given):
+            raise UsageError(f"seeds must be distinct to be paired by, got {given}; use paired=False")
+    common = [seed for seed in of_a if seed in set(of_b)]
+    whole = len(common) == len(of_a) == len(of_b)
+    if not (whole or paired):
+        return a, b, False
+    if not common:
+        raise UsageError("no seed is in both, so that runs cannot be paired; use paired=False")
+    if not whole:
+        left_out = len(of_a) + len(of_b) - 2 * len(common)
+        warnings.warn(f"left out {left_out} runs whose seed the other does not have", stacklevel=4)
+    return a[[of_a.index(seed) for seed in common]], b[[of_b.index(seed) for seed in common]], True
 
 
 def compare(
@@ -95,7 +104,7 @@ def compare(
     """The difference and the ratio of an aggregate of ``a`` and of ``b``, with intervals.
 
     Means (and optimality gaps) by Hall's transformed t of the difference, interquartile means by the expanded bootstrap
-    (from 5 runs; by Yuen's t below), as :func:`jaxrl.analysis.statistics.interval` does. The ratio's interval holds those
+    (from 5 runs or 8 pairs; by Yuen's t below), as :func:`jaxrl.analysis.statistics.interval` does. The ratio's interval holds those
     ratios ``r`` for which ``a - r b = 0`` is not rejected (Fieller 1954), or is the bootstrap's.
 
     FALSE_POSITIVES
@@ -116,7 +125,8 @@ def compare(
     if min(runs) < 2:
         nothing = Interval(of_a - of_b, math.nan, math.nan, confidence, "none", min(runs), "one run has no spread")
         return Comparison(of_a, of_b, nothing, None, math.nan, runs, paired)
-    if aggregate == "iqm" and min(runs) >= statistics.FEWEST_FOR_BOOTSTRAP:
+    fewest = FEWEST_PAIRS_FOR_BOOTSTRAP if paired else statistics.FEWEST_FOR_BOOTSTRAP
+    if aggregate == "iqm" and min(runs) >= fewest:
         low, high, percent, p_value = _bootstrapped(a, b, paired, confidence, resamples, seed)
         method = "expanded"
     else:
@@ -138,8 +148,8 @@ def _closed_form(
     )
     value = statistics.aggregate_function(aggregate)
 
-    def against(ratio: float) -> tuple[float, intervals.Moments]:
-        return value(a) - ratio * value(b), _difference_moments(a, b, ratio, paired, aggregate)
+    def against(ratio: Any) -> tuple[Any, intervals.Moments]:
+        return value(a) - ratio * value(b), difference_moments(a, b, paired, aggregate, ratio)
 
     estimate, error = against(1.0)
     low, high = of(estimate, error, confidence)
@@ -150,30 +160,31 @@ def _closed_form(
     return float(low), float(high), percent, float(p_of(estimate, error))
 
 
-def _difference_moments(a: np.ndarray, b: np.ndarray, ratio: float, paired: bool, aggregate: str) -> intervals.Moments:
-    """Moments of the error of ``a - ratio b``."""
+def difference_moments(
+    a: np.ndarray, b: np.ndarray, paired: bool, aggregate: str, ratio: float | np.ndarray = 1.0
+) -> intervals.Moments:
+    """Moments of the error of ``a - ratio b``, a mean or an interquartile mean of ``[..., runs, tasks]``."""
     if not paired:
         of_b = intervals.scaled(statistics.error_moments(b, aggregate), ratio)
         return intervals.minus(statistics.error_moments(a, aggregate), of_b)
+    ratio = np.asarray(ratio)[..., None, None]
     if aggregate == "iqm":
-        return intervals.trimmed_moments(intervals.winsorised(a) - ratio * intervals.winsorised(b), a.size)
+        runs, tasks = a.shape[-2:]
+        return intervals.trimmed_moments(intervals.winsorised(a) - ratio * intervals.winsorised(b), runs * tasks)
     return intervals.moments(a - ratio * b)
 
 
-def _root(bound: Any) -> float | None:
-    """The ratio at which a bound of ``a - ratio b`` crosses 0, found outwards from 1 and by bisection."""
-    start, step = 1.0, 0.25
-    sign = 1.0 if bound(start) > 0 else -1.0  # the bound falls with the ratio
-    inside, outside = start, start + sign * step
-    while sign * bound(outside) > 0:
-        inside, step = outside, 2 * step
-        outside = inside + sign * step
-        if step > 1e4:
+def _root(bound: Callable[[np.ndarray], np.ndarray]) -> float | None:
+    """The ratio at which a bound of ``a - ratio b``, which falls with it, crosses 0; None where none below 60,000 does."""
+    sign = 1.0 if bound(np.ones(1))[0] > 0 else -1.0
+    tried = np.concatenate([[1.0], 1.0 + sign * 0.25 * 2.0 ** np.arange(18)])
+    for _ in range(8):
+        crossed = sign * bound(tried) <= 0
+        if not crossed.any():
             return None
-    for _ in range(50):
-        middle = (inside + outside) / 2
-        inside, outside = (middle, outside) if sign * bound(middle) > 0 else (inside, middle)
-    return (inside + outside) / 2
+        first = max(int(np.argmax(crossed)), 1)
+        tried = np.linspace(tried[first - 1], tried[first], 33)
+    return float(tried[16])
 
 
 def _bootstrapped(
@@ -230,7 +241,7 @@ CORRECTIONS = {"holm": holm, "benjamini_hochberg": benjamini_hochberg}
 
 
 def verdict(
-    a: Any, b: Any, paired: bool | None = None, *, lower_is_better: bool = False, unit: str = "", **options: Any
+    a: Any, b: Any, paired: bool | None = None, *, lower_is_better: bool | None = None, unit: str = "", **options: Any
 ) -> Verdict:
     """Whether ``a`` is better than the baseline ``b``, in one line.
 
@@ -239,11 +250,13 @@ def verdict(
     tell" leans towards better, whichever direction that is.
 
     Args:
+        lower_is_better: of an optimality gap unless told otherwise.
         unit: what to write after a number that is not in percent.
         options: of :func:`jaxrl.analysis.comparisons.compare`.
     """
     compared = compare(a, b, paired=paired, **options)
-    return _decide(compared, compared.p_value, lower_is_better, unit, "")
+    lower = options.get("aggregate") == "optimality_gap" if lower_is_better is None else lower_is_better
+    return _decide(compared, compared.p_value, lower, unit, "")
 
 
 def verdicts(
@@ -252,7 +265,7 @@ def verdicts(
     *,
     correction: str = "holm",
     seeds: Mapping[str, Any] | None = None,
-    lower_is_better: bool = False,
+    lower_is_better: bool | None = None,
     unit: str = "",
     **options: Any,
 ) -> dict[str, Verdict]:
@@ -279,10 +292,10 @@ def verdicts(
     usable = [c.p_value if min(c.runs) >= FEWEST_SEEDS else math.nan for c in compared]
     adjusted = CORRECTIONS[correction](usable)
     many = sum(not math.isnan(p) for p in usable)
+    lower = options.get("aggregate") == "optimality_gap" if lower_is_better is None else lower_is_better
     note = f" after correcting for {many} comparisons" if many > 1 else ""
     return {
-        name: _decide(c, float(p), lower_is_better, unit, note)
-        for name, c, p in zip(others, compared, adjusted, strict=True)
+        name: _decide(c, float(p), lower, unit, note) for name, c, p in zip(others, compared, adjusted, strict=True)
     }
 
 
@@ -292,16 +305,16 @@ def _decide(c: Comparison, p_value: float, lower_is_better: bool, unit: str, not
     if min(c.runs) < FEWEST_SEEDS:
         few = "1 seed" if c.runs == (1, 1) else seeds
         return Verdict(f"cannot tell: {few}; at least {FEWEST_SEEDS} of each are needed", None, c, math.nan)
-    shown = c.difference if c.percent is None else c.percent
-    suffix = " %" if c.percent is not None else (f" {unit}" if unit else "")
+    separates = c.difference.low > 0 or c.difference.high < 0
+    percent = c.percent
+    if percent is not None and separates != (percent.low > 0 or percent.high < 0):
+        percent = None  # a bound that touches 0 may round to either side; the difference decides
+    shown, suffix = (c.difference, f" {unit}" if unit else "") if percent is None else (percent, " %")
     low, high = sorted((sign * shown.low, sign * shown.high))
-    alpha = 1 - c.difference.confidence
-    if p_value < alpha:
+    if separates and p_value < 1 - c.difference.confidence:
         better = sign * c.difference.value > 0
-        value = abs(shown.value)
         ends = sorted((abs(low), abs(high)))
-        line = f"{'better' if better else 'worse'} by {numbers(value, *ends, suffix)}, {seeds}"
+        line = f"{'better' if better else 'worse'} by {numbers(abs(shown.value), *ends, suffix)}, {seeds}"
         return Verdict(line, better, c, p_value)
-    separates = c.p_value < alpha
     line = f"cannot tell{note if separates else ''}: {numbers(sign * shown.value, low, high, suffix)}, {seeds}"
     return Verdict(line, None, c, p_value)

@@ -56,3 +56,32 @@ def save(figure: Any, path: Path, dpi: int = 200) -> Path:
     figure.savefig(path.with_suffix(".png"), dpi=dpi)
     figure.savefig(path.with_suffix(".svg"))
     return path.with_suffix(".png")
+
+
+def draw_profile(
+    axis: Any, thresholds: Sequence, share: Sequence, low: Sequence, high: Sequence, label: str, index: int = 0
+) -> None:
+    """A performance profile, the share above each threshold, with its pointwise bounds behind it."""
+    draw_band(axis, thresholds, share, low, high, label, index)
+    axis.set_ylim(-0.02, 1.02)
+    axis.set_xlabel("score")
+    axis.set_ylabel("share above")
+
+
+def draw_intervals(axis: Any, names: Sequence[str], intervals: Sequence[Any], label: str = "") -> None:
+    """One row a name, the first at the top: a bar from ``low`` to ``high`` and a mark at ``value``.
+
+    Args:
+        intervals: anything with ``value``, ``low`` and ``high``; without bounds (NaN) only the mark is drawn.
+        label: of the axis of values.
+    """
+    for row, interval in enumerate(intervals):
+        colour = COLOURS[row % len(COLOURS)]
+        if np.isfinite(interval.low) and np.isfinite(interval.high):
+            axis.barh(row, interval.high - interval.low, left=interval.low, height=0.5, color=colour, alpha=0.35)
+        axis.plot([interval.value] * 2, [row - 0.25, row + 0.25], color=colour, linewidth=1.6)
+    axis.set_yticks(range(len(names)), names)
+    axis.invert_yaxis()
+    axis.grid(False, axis="y")
+    if label:
+        axis.set_xlabel(label)

@@ -34,8 +34,23 @@ class Interval(NamedTuple):
     note: str = ""
 
 
+def as_scores(scores: Any) -> np.ndarray:
+    """Scores as a float64 array ``[runs, tasks]``, finite or not.
+
+    Raises:
+        UsageError: says what is wrong with the shape.
+    """
+    try:
+        array = np.asarray(scores, np.float64)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"scores must be numbers in an array [runs, tasks], got {type(scores).__name__}") from error
+    if array.ndim not in (1, 2) or array.size == 0:
+        raise UsageError(f"scores must be [runs] or [runs, tasks] with at least one of each, got shape {array.shape}")
+    return array.reshape(len(array), -1)
+
+
 def check_scores(scores: Any, *, missing: str = "refuse", names: Sequence[Any] | None = None) -> np.ndarray:
-    """Scores as a float64 array ``[runs, tasks]``.
+    """Scores as a finite float64 array ``[runs, tasks]``.
 
     Args:
         missing: ``"refuse"`` NaN and infinity, or ``"drop"`` the runs that hold any, with a warning.
@@ -45,22 +60,18 @@ def check_scores(scores: Any, *, missing: str = "refuse", names: Sequence[Any] |
     """
     if missing not in ("refuse", "drop"):
         raise unknown("way to treat missing scores", str(missing), ("refuse", "drop"))
-    try:
-        array = np.asarray(scores, np.float64)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"scores must be numbers in an array [runs, tasks], got {type(scores).__name__}") from error
-    if array.ndim not in (1, 2) or array.size == 0:
-        raise UsageError(f"scores must be [runs] or [runs, tasks] with at least one of each, got shape {array.shape}")
-    array = array.reshape(len(array), -1)
+    array = as_scores(scores)
+    if names is not None and len(names) != len(array):
+        raise UsageError(f"{len(names)} names for {len(array)} runs; give one each")
     bad = np.flatnonzero(~np.isfinite(array).all(1))
     if not bad.size:
         return array
     called = ", ".join(str(names[i] if names is not None else i) for i in bad[:5]) + (", …" if bad.size > 5 else "")
     if missing == "refuse":
         raise UsageError(f"scores of run {called} are not finite; mend them, or drop such runs with missing='drop'")
-    warnings.warn(f"left out run {called}: scores are not finite", stacklevel=3)
     if bad.size == len(array):
         raise UsageError(f"no run has finite scores (of {len(array)})")
+    warnings.warn(f"left out run {called}: scores are not finite", stacklevel=3)
     return np.delete(array, bad, 0)
 
 
@@ -143,7 +154,36 @@ def interval(
 ) -> Interval:
     """An aggregate and its confidence interval, for the runs that one could have had on these same tasks.
 
-    COVERAGE
+    ``"auto"`` picks by measured coverage, 4,000 simulated studies each (2,000 from 20 runs on):
+
+    ============================ ================================ ======= ======= ======= =======
+    coverage [%] of 95 %         runs                             5       10      20      50
+    ============================ ================================ ======= ======= ======= =======
+    mean: ``skew_t``             normal                           96.2    95.8    95.9    94.9
+    ..                           lognormal (sigma .5)             94.4    94.5    94.4    94.8
+    ..                           exponential                      92.8    93.7    94.4    94.8
+    ..                           30 % fail, wide (narrow) modes   93 (89) 96 (97) 97 (98) 95 (96)
+    ..                           half fail, wide modes            94.7    98.2    96.8    95.8
+    iqm: ``expanded``            normal                           93.6    97.2    96.3    95.5
+    ..                           lognormal                        93.3    97.2    96.6    96.0
+    ..                           exponential                      93.3    96.7    95.9    95.4
+    ..                           30 % fail, wide (narrow) modes   93 (92) 97 (97) 97 (97) 95 (95)
+    mean: Student's t            exponential                      88      90      92      94
+    mean: percentile bootstrap   normal (exponential)             83 (78) 89 (86) 92 (90) 94 (93)
+    mean: BCa bootstrap          normal (exponential)             83 (79) 88 (87) 92 (91) 94 (93)
+    ============================ ================================ ======= ======= ======= =======
+
+    Ten or twenty unlike tasks: mean 94 to 97 % from 3 runs on; ``iqm`` 93 to 97 % from 5 runs, 93 to 98 % with 3.
+
+    * ``skew_t`` (mean, optimality gap): Hall's transformed t. The gap covers 92 to 98 % from 5 runs with one task.
+    * ``expanded`` (``iqm`` from 5 runs): the stratified bootstrap, its quantiles moved out. With fewer runs ``student``:
+      Yuen's t for trimmed means, 87 to 96 %.
+    * ``task_t`` (median over tasks): each task's mean drawn from its t distribution. A median of means jumps between
+      tasks: where several are close this covers anything from 74 to 99 %. Prefer ``iqm``.
+    * ``percentile`` is the usual stratified bootstrap, for comparison with published numbers.
+
+    No interval knows of a way to fail that no run has shown: with a share ``p`` of failing seeds, ``n`` runs see none with
+    probability ``(1 - p)^n``, 17 % for ``p = .3`` and ``n = 5``. That is the 89 % above.
 
     Args:
         scores: ``[runs, tasks]`` or ``[runs]``.
@@ -158,12 +198,15 @@ def interval(
     array = check_scores(scores, missing=missing, names=names)
     runs, tasks = array.shape
     chosen = choose_method(method, aggregate, runs, tasks)
-    value = float(aggregate_function(aggregate, gamma)(array))
+    found = np.asarray(aggregate_function(aggregate, gamma)(array))
+    if found.shape != ():
+        raise UsageError(f"an aggregate must map [..., runs, tasks] to [...], got {found.shape} from {array.shape}")
+    value = float(found)
     if runs < 2:
         note = "one run: an interval needs at least 2, better 5 or more"
         return Interval(value, math.nan, math.nan, confidence, "none", runs, note)
     low, high = (float(bound) for bound in bounds(array, aggregate, chosen, confidence, resamples, seed, gamma))
-    note = "the runs do not vary" if low == high else ""
+    note = "the runs do not vary" if np.ptp(array, 0).max() == 0 else ""
     return Interval(value, low, high, confidence, chosen, runs, note)
 
 
