@@ -15,11 +15,11 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from jaxrl.analysis.statistics import interquartile_mean, interval
 from rich.console import Console
 
 from experiments import cli, defaults
 from experiments.setup import build
+from jaxrl.analysis.statistics import interval
 from jaxrl.errors import UsageError
 from jaxrl.training import evaluate
 from jaxrl.training.progress import progress_bar
@@ -90,13 +90,13 @@ def run_case(case: Case, asked: Results, console: Console) -> dict:
     state = outcome.state.agent if asked.seeds > 1 else jax.tree.map(lambda x: x[None], outcome.state.agent)
     episodes = jax.device_get(judge(state, jax.random.split(jax.random.key(2**31), asked.seeds)))
     scores = np.mean(episodes.returns, axis=1).astype(np.float64)
-    bounds = interval(scores, interquartile_mean)
+    bounds = interval(scores, "iqm")
     return {
         **dataclasses.asdict(case),
         "steps": built.plan.steps,
         "seeds": asked.seeds,
         "scores": scores.tolist(),
-        "iqm": float(interquartile_mean(scores)),
+        "iqm": float(bounds.value),
         "low": float(bounds.low),
         "high": float(bounds.high),
         "seconds": round(seconds),
