@@ -1,34 +1,38 @@
 """Domain randomisation of Brax environments: every environment steps in a system of its own.
 
 A *draw* is a pure function ``(key, system) -> system`` that changes some leaves of a Brax system: masses, gears,
-friction. The ready ones here compose with :func:`chain` and work on all four back ends, which read different fields:
-MJX reads MuJoCo's (``body_mass``, ``actuator_gear``), the others Brax's (``link.inertia.mass``, ``actuator.gear``), and
-all read ``geom_friction``.
-
-The positional and spring back ends do not use masses as they stand, but ``mass ** (1 - spring_mass_scale)``, which is 1
-for every link of ``ant``, ``hopper`` and ``pusher``; inertias likewise. A draw sees a system in which this has been
-carried out and the exponents are 0, so that doubling a mass doubles what is moved.
-
-A draw does not touch ``invweight``, which sets how soft MuJoCo's constraints are; it keeps its nominal value.
+friction. The ready ones of :mod:`environments.draws` are here too and compose with :func:`chain`. A draw sees the system
+as :func:`effective_system` gives it, in which masses and inertias are those that the back end moves.
 """
 
 import copy
 import dataclasses
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from environments.adapters.brax import brax_reset, brax_step, limited, pipeline_state, reset_state, step_state, to_step
 from environments.base import Environment
+from environments.draws import Draw, chain, effective_system, scale_friction, scale_gain, scale_gear, scale_mass
 from environments.wrappers.checks import positive_int, require_single
 from jaxrl.errors import UsageError
 from jaxrl.types import Array, Key, PyTree, Step, check_key, done
 
-Draw: TypeAlias = Callable[[Key, Any], Any]
+__all__ = [
+    "Draw",
+    "LanesState",
+    "RandomisedState",
+    "chain",
+    "effective_system",
+    "in_system",
+    "randomise",
+    "scale_friction",
+    "scale_gain",
+    "scale_gear",
+    "scale_mass",
+]
 
 
 class RandomisedState(NamedTuple):
@@ -99,10 +103,11 @@ def in_system(env: Environment, system: Any) -> Environment:
 
     For a policy's return against mass, say::
 
-        def evaluate(factor):
-            system = env.rendering["system"]
-            heavier = system.tree_replace({"link.inertia.mass": system.link.inertia.mass * factor})
-            return rollout(in_system(env, heavier))
+        def evaluate(factor, key):
+            draw_key, rollout_key = jax.random.split(key)
+            nominal = effective_system(env.rendering["system"], "spring")
+            heavier = scale_mass(factor, factor, shared=True)(draw_key, nominal)
+            return rollout(in_system(env, heavier), rollout_key)
 
     Raises:
         UsageError: as :func:`randomise`, for what is not a bare Brax environment.
@@ -114,128 +119,6 @@ def in_system(env: Environment, system: Any) -> Environment:
         env, reset=partial(brax_reset, own), step=partial(brax_step, own), max_steps=None, rendering=rendering
     )
     return limited(bare, env.max_steps)
-
-
-def effective_system(system: Any, backend: str) -> Any:
-    """The same physics with masses and inertias as the back end really uses them.
-
-    On ``positional`` and ``spring`` the exponents ``1 - spring_mass_scale`` of the masses and ``1 -
-    spring_inertia_scale`` of the diagonals of the inertias are carried out and the scales set to 0; on the other two
-    the system is returned as it is.
-    """
-    if backend not in ("positional", "spring"):
-        return system
-    inertia = system.link.inertia
-    diagonal = jnp.diagonal(inertia.i, axis1=-2, axis2=-1) ** (1 - system.spring_inertia_scale)
-    return system.tree_replace(
-        {
-            "link.inertia.mass": inertia.mass ** (1 - system.spring_mass_scale),
-            "link.inertia.i": diagonal[..., None] * jnp.eye(3, dtype=diagonal.dtype),
-            "spring_mass_scale": jnp.zeros_like(system.spring_mass_scale),
-            "spring_inertia_scale": jnp.zeros_like(system.spring_inertia_scale),
-        }
-    )
-
-
-# --- ready draws ------------------------------------------------------------------------------------------------------
-
-
-def chain(*draws: Draw) -> Draw:
-    """One draw after the other, each with a key of its own."""
-    if not draws:
-        raise UsageError("chain needs at least one draw, such as scale_mass(0.8, 1.2)")
-    return partial(_chain, draws)
-
-
-def scale_mass(low: float, high: float, shared: bool = False) -> Draw:
-    """Multiply the mass and the inertia of every link by a factor, uniform in [low, high].
-
-    One factor a link, or one for all if ``shared``. The shape and the centre of mass stay.
-    """
-    return partial(_scale_mass, *_interval("scale_mass", low, high), shared)
-
-
-def scale_gear(low: float, high: float, shared: bool = False) -> Draw:
-    """Multiply the gear of every actuator, its force on the joint after any force limit, by a factor in [low, high]."""
-    return partial(_scale_gear, *_interval("scale_gear", low, high), shared)
-
-
-def scale_gain(low: float, high: float, shared: bool = False) -> Draw:
-    """Multiply the gain of every actuator, its force before any force limit, by a factor in [low, high]."""
-    return partial(_scale_gain, *_interval("scale_gain", low, high), shared)
-
-
-def scale_friction(low: float, high: float, shared: bool = True) -> Draw:
-    """Multiply the sliding friction of every geom by a factor in [low, high], one for all unless ``shared`` is false.
-
-    A contact has the larger friction of its two geoms.
-    """
-    return partial(_scale_friction, *_interval("scale_friction", low, high), shared)
-
-
-def _interval(what: str, low: float, high: float) -> tuple[float, float]:
-    if not 0 < low <= high < float("inf"):
-        raise UsageError(f"{what} needs 0 < low <= high, got low={low}, high={high}; (0.8, 1.2) is a usual choice")
-    return float(low), float(high)
-
-
-def _factors(key: Key, low: float, high: float, shared: bool, count: int) -> Array:
-    """float32 [count] in [low, high]. Written so that low = high = 1 gives 1 exactly."""
-    uniform = jax.random.uniform(key, (1 if shared else count,))
-    return jnp.broadcast_to(low + (high - low) * uniform, (count,))
-
-
-def _chain(draws: tuple[Draw, ...], key: Key, system: Any) -> Any:
-    for draw, draw_key in zip(draws, jax.random.split(key, len(draws)), strict=True):
-        system = draw(draw_key, system)
-    return system
-
-
-def _scale_mass(low: float, high: float, shared: bool, key: Key, system: Any) -> Any:
-    inertia = system.link.inertia
-    factors = _factors(key, low, high, shared, inertia.mass.shape[0])
-    bodies = jnp.concatenate([jnp.ones(1), factors])  # MuJoCo's first body is the world
-    mass = system.body_mass * bodies
-    return system.tree_replace(
-        {
-            "link.inertia.mass": inertia.mass * factors,
-            "link.inertia.i": inertia.i * factors[:, None, None],
-            "body_mass": mass,
-            "body_inertia": system.body_inertia * bodies[:, None],
-            # The change is summed, not the mass, so that a factor of 1 leaves every bit as it was.
-            "body_subtreemass": system.body_subtreemass
-            + _subtree_sum(np.asarray(system.body_parentid), mass - system.body_mass),
-        }
-    )
-
-
-def _subtree_sum(parent: np.ndarray, mass: Array) -> Array:
-    """Over each body and all that hangs on it. MuJoCo numbers parents before children."""
-    for body in range(len(parent) - 1, 0, -1):
-        mass = mass.at[parent[body]].add(mass[body])
-    return mass
-
-
-def _scale_gear(low: float, high: float, shared: bool, key: Key, system: Any) -> Any:
-    gear = system.actuator.gear
-    factors = _factors(key, low, high, shared, gear.shape[0])
-    return system.tree_replace(
-        {"actuator.gear": gear * factors, "actuator_gear": system.actuator_gear * factors[:, None]}
-    )
-
-
-def _scale_gain(low: float, high: float, shared: bool, key: Key, system: Any) -> Any:
-    gain, parameters = system.actuator.gain, system.actuator_gainprm
-    factors = _factors(key, low, high, shared, gain.shape[0])
-    return system.tree_replace(
-        {"actuator.gain": gain * factors, "actuator_gainprm": parameters.at[:, 0].multiply(factors)}
-    )
-
-
-def _scale_friction(low: float, high: float, shared: bool, key: Key, system: Any) -> Any:
-    friction = system.geom_friction
-    factors = _factors(key, low, high, shared, friction.shape[0])
-    return system.tree_replace({"geom_friction": friction.at[:, 0].multiply(factors)})
 
 
 # --- one environment --------------------------------------------------------------------------------------------------

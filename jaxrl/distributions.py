@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from jaxrl.types import Array, Key, check_key
 
@@ -62,8 +63,8 @@ class TanhNormal(NamedTuple):
 
     loc: Array
     scale: Array
-    low: Array
-    high: Array
+    low: ArrayLike
+    high: ArrayLike
 
     def sample_pre_tanh(self, key: Key) -> Array:
         """One ``u`` for every row, reparametrised. float32 [..., D]."""
@@ -161,19 +162,19 @@ class Categorical(NamedTuple):
         return -jnp.sum(jnp.exp(log_probs) * finite, axis=-1)
 
 
-def scale_action(unit: Array, low: Array, high: Array) -> Array:
+def scale_action(unit: Array, low: ArrayLike, high: ArrayLike) -> Array:
     """From [-1, 1] to [low, high], entry by entry; never outside, whatever the rounding. float32 [..., D]."""
     middle, half = _middle_and_half(low, high)
     return jnp.clip(middle + half * unit, low, high)
 
 
-def unscale_action(action: Array, low: Array, high: Array) -> Array:
+def unscale_action(action: Array, low: ArrayLike, high: ArrayLike) -> Array:
     """From [low, high] to [-1, 1], the inverse of :func:`scale_action`; 0 where bounds coincide. float32 [..., D]."""
     middle, half = _middle_and_half(low, high)
     return jnp.where(half > 0.0, (action - middle) / jnp.where(half > 0.0, half, 1.0), 0.0)
 
 
-def smoothing_noise(key: Key, action: Array, std: Array | float, clip: Array | float, low: Array, high: Array) -> Array:
+def smoothing_noise(key: Key, action: Array, std: Array | float, clip: Array | float, low: ArrayLike, high: ArrayLike) -> Array:
     """An action with clipped Gaussian noise added, within the bounds (Fujimoto et al. 2018, equation 14).
 
         clip(action + clip(noise, -c, c), low, high),    noise ~ N(0, s^2)
@@ -202,7 +203,7 @@ def _log_normal(x: Array, loc: Array, scale: Array) -> Array:
     return -0.5 * jnp.square((x - loc) / scale) - jnp.log(scale) - _HALF_LOG_TWO_PI
 
 
-def _middle_and_half(low: Array, high: Array) -> tuple[Array, Array]:
+def _middle_and_half(low: ArrayLike, high: ArrayLike) -> tuple[Array, Array]:
     """Centre and half the width of the bounds."""
     low, high = _float32(low, high)
     return 0.5 * (low + high), 0.5 * (high - low)

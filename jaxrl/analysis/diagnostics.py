@@ -10,7 +10,12 @@ import jax.numpy as jnp
 from jaxrl.errors import UsageError
 from jaxrl.types import Array, Metrics, PyTree
 
-TINY = 1e-12
+LARGEST_UNIT = 8e37  # XLA divides by multiplying with the reciprocal, which above this is subnormal and becomes 0
+
+
+def _unit(largest: Array) -> Array:
+    """What to divide by so that entries up to ``largest`` come near 1, whatever their size; 1 where there is nothing."""
+    return jnp.where((largest > 0) & jnp.isfinite(largest), jnp.minimum(largest, LARGEST_UNIT), 1.0)
 
 
 def dormant_fraction(activations: Array, tau: float | Array = 0.0) -> Array:
@@ -26,8 +31,7 @@ def dormant_fraction(activations: Array, tau: float | Array = 0.0) -> Array:
     """
     size = jnp.abs(activations.astype(jnp.float32)).reshape(-1, activations.shape[-1])
     # The largest value is divided out first, so that neither the sum overflows nor the mean of tiny values becomes 0.
-    largest = jnp.max(size)
-    of_unit = jnp.mean(size / jnp.where(largest > 0, largest, 1.0), 0)
+    of_unit = jnp.mean(size / _unit(jnp.max(size)), 0)
     return jnp.mean((of_unit <= tau * jnp.mean(of_unit)).astype(jnp.float32))
 
 
@@ -48,8 +52,7 @@ def dormant_fractions(layers: PyTree, tau: float | Array = 0.0) -> Metrics:
 def _singular_values(features: Array) -> Array:
     """Singular values ``[min(batch, units)]``, largest first, in units of the largest entry, which cannot overflow."""
     matrix = features.astype(jnp.float32).reshape(-1, features.shape[-1])
-    largest = jnp.max(jnp.abs(matrix))
-    return jnp.linalg.svd(matrix / jnp.where(largest > 0, largest, 1.0), compute_uv=False)
+    return jnp.linalg.svd(matrix / _unit(jnp.max(jnp.abs(matrix))), compute_uv=False)
 
 
 def effective_rank(features: Array) -> Array:
@@ -96,8 +99,7 @@ def global_norm(tree: PyTree) -> Array:
     leaves = [x for x in leaves if x.size]
     if not leaves:
         return jnp.float32(0.0)
-    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in leaves]))
-    unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
+    unit = _unit(jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in leaves])))
     return unit * jnp.sqrt(sum(jnp.sum((x / unit) ** 2) for x in leaves))
 
 
@@ -189,8 +191,7 @@ def cosine_matrix(gradients: PyTree) -> Array:
     """
     leaves = jax.tree.leaves(gradients)
     flat = jnp.concatenate([x.astype(jnp.float32).reshape(x.shape[0], -1) for x in leaves], 1)
-    largest = jnp.max(jnp.abs(flat), 1, keepdims=True)
-    flat = flat / jnp.where(largest > 0, largest, 1.0)
+    flat = flat / _unit(jnp.max(jnp.abs(flat), 1, keepdims=True))
     norm = jnp.linalg.norm(flat, axis=1, keepdims=True)
     unit = flat / jnp.where(norm > 0, norm, 1.0)
     return jnp.clip(jnp.matmul(unit, unit.T, precision=jax.lax.Precision.HIGHEST), -1.0, 1.0)

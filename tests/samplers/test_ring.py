@@ -74,8 +74,8 @@ def test_dtypes_and_values_survive():
     )
     for mode in ring.NEXT_OBSERVATIONS:
         storage = ring.init(original, 4, 1, next_observations=mode)
-        storage = ring.add(storage, jax.tree.map(lambda leaf: leaf[None, None], original))
-        found = ring.window(storage, jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.int32), 1)
+        storage = add_kept(storage, jax.tree.map(lambda leaf: leaf[None, None], original))
+        found = read(storage, jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.int32), 1)
         for stored, given in zip(jax.tree.leaves(found), jax.tree.leaves(original), strict=True):
             assert stored.dtype == given.dtype
             np.testing.assert_array_equal(stored[0, 0], given)
