@@ -1,0 +1,210 @@
+"""One direction out of the gradients of many tasks.
+
+Every combiner here is a weighted sum of the tasks' gradients whose weights depend on nothing but their inner products:
+
+    d = sum_k w_k g_k,    w = combiner(G, key),    G_kl = <g_k, g_l>
+
+so it is a function of the Gram matrix ``G`` ``[K, K]``, whatever the network's size, and costs one pass over the stacked
+gradients to form ``G`` and one to sum. One task's gradient comes back as it is from all of them. Diagnostics of
+conditioning are functions of ``G`` too.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.errors import unknown
+from jaxrl.types import Array, Key, PyTree
+
+Combiner = Callable[[Array, Key], Array]  # (Gram matrix float32 [K, K], key) -> weights float32 [K]
+
+_TINY = 1e-20
+
+
+def gram(gradients: PyTree) -> Array:
+    """Inner products of stacked gradients, every leaf ``[K, ...]``. float32 ``[K, K]``."""
+    rows = [leaf.reshape(leaf.shape[0], -1).astype(jnp.float32) for leaf in jax.tree.leaves(gradients)]
+    return sum(jnp.matmul(row, row.T, precision="highest") for row in rows)
+
+
+def weighted_sum(gradients: PyTree, weights: Array) -> PyTree:
+    """``sum_k w_k g_k`` over stacked gradients; every leaf loses its axis ``[K]``."""
+    return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1), gradients)
+
+
+def combine(combiner: Combiner, gradients: PyTree, key: Key) -> PyTree:
+    """The combiner's direction for stacked gradients, every leaf ``[K, ...]``."""
+    return weighted_sum(gradients, combiner(gram(gradients), key))
+
+
+def mean(gram: Array, key: Key | None = None) -> Array:
+    """All tasks alike: what the gradient of the mean loss is."""
+    return jnp.full(gram.shape[0], 1.0 / gram.shape[0])
+
+
+def pcgrad(gram: Array, key: Key) -> Array:
+    """Projecting conflicts away (Yu et al. 2020, algorithm 1), averaged over tasks.
+
+    Task i walks the others in a random order of its own; where its gradient, as projected so far, has a negative inner
+    product with the *original* gradient of another, that part is taken out:
+
+        g_i <- g_i - <g_i, g_j> / |g_j|^2 g_j
+
+    Gradients that do not conflict are left alone, so without conflicts this is the mean.
+    """
+    tasks = gram.shape[0]
+
+    def project(task: Array, key: Key) -> Array:
+        def visit(coefficients: Array, other: Array) -> tuple[Array, None]:
+            product = jnp.dot(coefficients, gram[:, other])
+            conflict = (product < 0) & (other != task)
+            amount = jnp.where(conflict, product / jnp.maximum(gram[other, other], _TINY), 0.0)
+            return coefficients.at[other].add(-amount), None
+
+        own = jnp.zeros(tasks).at[task].set(1.0)
+        return jax.lax.scan(visit, own, jax.random.permutation(key, tasks))[0]
+
+    return jnp.mean(jax.vmap(project)(jnp.arange(tasks), jax.random.split(key, tasks)), axis=0)
+
+
+def cagrad(gram: Array, key: Key | None = None, c: float = 0.5, steps: int = 200) -> Array:
+    """Conflict-averse gradient (Liu et al. 2021, equation 5): the direction within a ball about the mean ``g0`` that helps
+    the worst task most,
+
+        d = (g0 + c |g0| g_w / |g_w|) / (1 + c^2),    w = argmin over the simplex of <g_w, g0> + c |g0| |g_w|
+
+    with ``g_w = sum_k w_k g_k``. At ``c = 0`` it is the mean. The convex problem is solved by mirror descent on the
+    simplex, in units in which the mean squared gradient norm is 1.
+    """
+    tasks = gram.shape[0]
+    if tasks == 1:  # the formula would lengthen it by (1 + c) / (1 + c^2)
+        return jnp.ones(1)
+    scaled = gram / jnp.maximum(jnp.mean(jnp.diag(gram)), _TINY)
+    uniform = jnp.full(tasks, 1.0 / tasks)
+    mean_norm = jnp.sqrt(jnp.maximum(uniform @ scaled @ uniform, 0.0))
+
+    def objective(weights: Array) -> Array:
+        norm = jnp.sqrt(jnp.maximum(weights @ scaled @ weights, 1e-12))
+        return weights @ scaled @ uniform + c * mean_norm * norm
+
+    def step(index: Array, logits: Array) -> Array:
+        rate = 5.0 / jnp.sqrt(index + 1.0)
+        return logits - rate * jax.grad(objective)(jax.nn.softmax(logits))
+
+    weights = jax.nn.softmax(jax.lax.fori_loop(0, steps, step, jnp.zeros(tasks)))
+    norm = jnp.sqrt(jnp.maximum(weights @ scaled @ weights, 1e-12))
+    return (uniform + c * mean_norm / norm * weights) / (1.0 + c * c)
+
+
+def fairgrad(gram: Array, key: Key | None = None, iterations: int = 20) -> Array:
+    """FairGrad with alpha = 1 (Ban & Ji 2024): the weights with ``(G w)_k = 1 / w_k``, proportional fairness.
+
+    They minimise the strictly convex ``w^T G w / 2 - sum log w``, here by projected Newton steps (95 % of the way to the
+    wall ``w = 0`` at most, halved until the objective falls enough). Then ``<d, g_k> = 1 / w_k > 0``: no task is pushed
+    uphill. ``|d|^2 = K`` whatever the gradients are, so the direction is rescaled to the norm of the mean gradient.
+    Norms below a thousandth of the median count as that, or solved tasks would get weights without bound.
+    """
+    tasks = gram.shape[0]
+    if tasks == 1:
+        return jnp.ones(1)
+    squares = jnp.diag(gram)
+    floor = 1e-6 * jnp.maximum(jnp.median(squares), _TINY)
+    floored = gram + jnp.diag(jnp.maximum(floor - squares, 0.0))
+    scale = jnp.mean(jnp.diag(floored))
+    weights = _newton(floored / scale + 1e-8 * jnp.eye(tasks), iterations)
+    direction = jnp.sqrt(jnp.maximum(weights @ gram @ weights, _TINY))
+    mean_norm = jnp.sqrt(jnp.maximum(jnp.sum(gram), 0.0)) / tasks
+    return weights * mean_norm / direction
+
+
+def _newton(gram: Array, iterations: int) -> Array:
+    """Minimiser over ``w > 0`` of ``w^T G w / 2 - sum log w``."""
+    tasks = gram.shape[0]
+
+    def objective(weights: Array) -> Array:
+        return 0.5 * weights @ gram @ weights - jnp.sum(jnp.log(weights))
+
+    def step(_: int, weights: Array) -> Array:
+        # In units of the current weights the Hessian is D G D + I: well conditioned however far apart the weights are.
+        system = weights[:, None] * gram * weights[None, :] + jnp.eye(tasks)
+        slope = weights * (gram @ weights) - 1.0
+        relative = -jax.scipy.linalg.solve(system, slope, assume_a="pos")
+        wall = jnp.min(jnp.where(relative < 0, -1.0 / jnp.minimum(relative, -_TINY), jnp.inf))
+        first = jnp.minimum(1.0, 0.95 * wall)
+        lengths = first * 0.5 ** jnp.arange(12)
+        values = jax.vmap(lambda length: objective(weights * (1.0 + length * relative)))(lengths)
+        enough = values <= objective(weights) + 1e-4 * lengths * jnp.dot(slope, relative)
+        length = jnp.where(jnp.any(enough), lengths[jnp.argmax(enough)], 0.0)
+        # Close to the minimum the objective no longer tells steps apart in float32, but Newton's own is right there.
+        length = jnp.where(jnp.max(jnp.abs(slope)) < 1e-2, first, length)
+        return weights * (1.0 + length * relative)
+
+    start = 1.0 / (jnp.sqrt(tasks) * jnp.sqrt(jnp.diag(gram)))
+    return jax.lax.fori_loop(0, iterations, step, start)
+
+
+def mgda(gram: Array, key: Key | None = None, steps: int = 200) -> Array:
+    """Multiple-gradient descent (Désidéri 2012; Sener & Koltun 2018): the shortest vector in the gradients' convex hull.
+
+    ``w`` minimises ``w^T G w`` over the simplex, by Frank and Wolfe's method with exact line search.
+    """
+    tasks = gram.shape[0]
+
+    def step(_: int, weights: Array) -> Array:
+        slopes = gram @ weights
+        target = jax.nn.one_hot(jnp.argmin(slopes), tasks)
+        difference = target - weights
+        curvature = jnp.maximum(difference @ gram @ difference, _TINY)
+        length = jnp.clip(-(weights @ gram @ difference) / curvature, 0.0, 1.0)
+        return weights + length * difference
+
+    return jax.lax.fori_loop(0, steps, step, jnp.full(tasks, 1.0 / tasks))
+
+
+COMBINERS: dict[str, Combiner] = {"mean": mean, "pcgrad": pcgrad, "cagrad": cagrad, "fairgrad": fairgrad, "mgda": mgda}
+
+
+def combiner(name: str, **options: float) -> Combiner:
+    """A combiner by name, such as ``combiner("cagrad", c=0.9)``.
+
+    Raises:
+        UsageError: for an unknown name, with the nearest known one.
+    """
+    if name not in COMBINERS:
+        raise unknown("gradient combiner", name, COMBINERS)
+    return partial(COMBINERS[name], **options) if options else COMBINERS[name]
+
+
+# --- Conditioning -----------------------------------------------------------------------------------------------------
+
+
+def cosines(gram: Array) -> Array:
+    """Cosines between the tasks' gradients, ``[K, K]``; 0 for a gradient of zero."""
+    norms = jnp.sqrt(jnp.maximum(jnp.diag(gram), 0.0))
+    return gram / jnp.maximum(norms[:, None] * norms[None, :], _TINY)
+
+
+def conditioning(gram: Array) -> dict[str, Array]:
+    """How unequal the tasks' gradients are, and how alike: scalars, from the Gram matrix.
+
+    * ``norm_spread``: log10 of the largest norm over the smallest (0 where all are equal);
+    * ``largest_share``: the largest task's part of the sum of norms (1/K where all are equal);
+    * ``mean_cosine``: mean of the off-diagonal cosines;
+    * ``condition``: log10 of the condition number of the cosine matrix;
+    * ``conflicts``: share of pairs whose inner product is negative.
+    """
+    tasks = gram.shape[0]
+    norms = jnp.sqrt(jnp.maximum(jnp.diag(gram), _TINY))
+    table = cosines(gram)
+    off = 1.0 - jnp.eye(tasks)
+    pairs = max(tasks * (tasks - 1), 1)
+    values = jnp.linalg.eigvalsh(table)
+    return {
+        "norm_spread": jnp.log10(jnp.max(norms) / jnp.min(norms)),
+        "largest_share": jnp.max(norms) / jnp.sum(norms),
+        "mean_cosine": jnp.sum(table * off) / pairs,
+        "condition": jnp.log10(jnp.maximum(values[-1], _TINY) / jnp.maximum(values[0], 1e-8)),
+        "conflicts": jnp.sum((table < 0) * off) / pairs,
+    }
