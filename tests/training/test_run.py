@@ -4,11 +4,13 @@ import csv
 import json
 import os
 import signal
+import sys
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl.errors import UsageError
 from jaxrl.training import NotFiniteError, make_schedule, records, run
 from jaxrl.training.program import finite_leaves
 from jaxrl.training.run import check_finite, stop_on_signal
@@ -133,3 +135,18 @@ def test_handlers_are_put_back():
     with stop_on_signal() as stopped:
         assert not stopped()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_tensorboard_gets_every_number_with_a_name(tmp_path):
+    pytest.importorskip("tensorboardX")
+    sinks = records.open_sinks(tmp_path, {}, tensorboard=True)
+    for sink in sinks:
+        sink.write({"step": 1, "member": 0, "eval/return": 2.0})
+    records.close_all(sinks)
+    assert any(path.stat().st_size > 0 for path in (tmp_path / "tensorboard").rglob("*tfevents*"))
+
+
+def test_absent_package_is_named_with_its_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UsageError, match=r"wandb.*--extra wandb"):
+        records.open_sinks(tmp_path, {}, wandb="project")
