@@ -21,7 +21,7 @@ from environments.adapters import first_step, single_step
 from environments.base import Environment
 from environments.wrappers.checks import positive_int
 from environments.wrappers.limits import time_limit
-from jaxrl.errors import UsageError, unknown
+from jaxrl.errors import MissingExtraError, UsageError, unknown
 from jaxrl.spaces import Box, Discrete, Space, zeros
 from jaxrl.types import Key, PyTree, Step
 
@@ -31,10 +31,21 @@ _NEVER = np.iinfo(np.int32).max
 _LEFT_OUT = ("MNISTBandit-bsuite",)
 
 
-def names() -> list[str]:
-    """What gymnax has registered, without its scheme."""
-    import gymnax
+def _gymnax() -> Any:
+    try:
+        import gymnax
+    except ImportError as error:
+        raise MissingExtraError("gymnax environments", "gymnax") from error
+    return gymnax
 
+
+def names() -> list[str]:
+    """What gymnax has registered, without its scheme.
+
+    Raises:
+        MissingExtraError: where gymnax is not installed.
+    """
+    gymnax = _gymnax()
     return sorted(name for name in gymnax.registered_envs if name not in _LEFT_OUT)
 
 
@@ -48,10 +59,10 @@ def make(name: str, max_steps: int | None = None, **kwargs) -> Environment:
 
     Raises:
         UsageError: for an unknown name or argument.
+        MissingExtraError: where gymnax is not installed.
     """
-    import gymnax
-    from gymnax import registration
-
+    gymnax = _gymnax()
+    registration = gymnax.registration
     if name not in gymnax.registered_envs:
         raise unknown("gymnax environment", name, names())
     # gymnax's own table is private; without it constructor arguments are only what the environment's class shows.

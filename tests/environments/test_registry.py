@@ -114,3 +114,13 @@ def test_a_limit_given_by_name_holds():
     env = environments.vectorise(environments.make("toy:counter", max_steps=2), 1)
     assert env.max_steps == 2 and env.name == "toy:counter"
     assert env.observation_space.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("scheme", ["gymnax", "gymnasium", "playground"])
+def test_absent_package_is_named_with_its_extra(scheme, monkeypatch):
+    package = {"playground": "mujoco_playground"}.get(scheme, scheme)
+    for module in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UsageError, match=rf"--extra {scheme}\)"):
+        environments.make(f"{scheme}:CartPole-v1")
