@@ -19,6 +19,7 @@ import numpy as np
 
 from environments.adapters import first_step, single_step
 from environments.base import Environment
+from environments.rendering import gymnax_drawing
 from environments.wrappers.checks import positive_int
 from environments.wrappers.limits import time_limit
 from jaxrl.errors import MissingExtraError, UsageError, unknown
@@ -103,6 +104,7 @@ def from_gymnax(name: str, env: Any, params: Any = None, max_steps: int | None =
         step=partial(_step, env, params, template, observation_space),
         observation_space=observation_space,
         action_space=action_space,
+        rendering=gymnax_drawing(name.partition(":")[2]),
     )
     return single if limit is None else time_limit(single, int(limit))
 
