@@ -30,15 +30,11 @@ def claim_above(
     name: str, statement: str, value: float, low: float, high: float, threshold: float, detail: str = ""
 ) -> Claim:
     """A claim that something exceeds a threshold: holds where the whole interval does, fails where none of it does."""
-    holds = (
-        None
-        if math.isnan(low) or math.isnan(high)
-        else True
-        if low > threshold
-        else False
-        if high < threshold
-        else None
-    )
+    holds = None  # comparisons with NaN are false, so that a claim without an interval stays open
+    if low > threshold:
+        holds = True
+    elif high < threshold:
+        holds = False
     return Claim(name, statement, value, low, high, holds, detail)
 
 

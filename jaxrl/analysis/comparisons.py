@@ -2,7 +2,7 @@
 
 Paired comparisons are for runs that share a seed, so that what a seed does to both cancels; they are never less valid
 than unpaired ones, only useless where seeds do not matter alike. A difference and its p-value come from one and the same
-interval: the p-value is below 5 % exactly where the 95 % interval leaves 0 out.
+interval: the p-value is below 5 % where the 95 % interval leaves 0 out (of a bootstrap, up to its rounding).
 """
 
 import math
@@ -103,11 +103,15 @@ def compare(
 ) -> Comparison:
     """The difference and the ratio of an aggregate of ``a`` and of ``b``, with intervals.
 
-    Means (and optimality gaps) by a t interval of the difference, with and without Hall's transformation, whichever reaches further; interquartile means by the expanded bootstrap
-    (from 5 runs or 8 pairs; by Yuen's t below), as :func:`jaxrl.analysis.statistics.interval` does. The ratio's interval holds those
-    ratios ``r`` for which ``a - r b = 0`` is not rejected (Fieller 1954), or is the bootstrap's.
+    Means (and optimality gaps) by a t interval of the difference, with and without Hall's transformation, whichever
+    reaches further; interquartile means by the expanded bootstrap (from 5 runs or 8 pairs; by a careful Yuen's t below).
+    The ratio's interval holds those ratios ``r`` for which ``a - r b = 0`` is not rejected (Fieller 1954), or is the
+    bootstrap's.
 
-    FALSE_POSITIVES
+    Of two alike methods (normal, exponential and bimodal runs, 5 to 20 seeds, paired and not) a 95 % interval leaves 0
+    out in 0.3 to 4.3 % of studies with means and in 1 to 5 % with interquartile means. Runs that are exactly 0 or 1, half
+    and half, are the worst: 5.4 % (means, 10 pairs) and 6 % (interquartile means, 5 pairs). Of unlike methods (exponential
+    against normal) the interval of the difference of means covers 92, 93 and 95 % with 5, 10 and 20 seeds.
 
     Args:
         a, b: ``[runs, tasks]`` or ``[runs]``, the same tasks.
@@ -122,8 +126,12 @@ def compare(
         a, b, aggregate = gamma - np.minimum(a, gamma), gamma - np.minimum(b, gamma), "mean"
     value = statistics.aggregate_function(aggregate)
     of_a, of_b, runs = float(value(a)), float(value(b)), (len(a), len(b))
-    if min(runs) < 2:
-        nothing = Interval(of_a - of_b, math.nan, math.nan, confidence, "none", min(runs), "one run has no spread")
+    note = "one run has no spread" if min(runs) < 2 else ""
+    if aggregate == "iqm" and min(a.size, b.size) < statistics.FEWEST_FOR_BOOTSTRAP:
+        # Of four runs that fail or succeed, half and half, the middle two differ falsely in a fifth of all comparisons.
+        note = "an interquartile mean needs 5 scores to be compared; compare means"
+    if note:
+        nothing = Interval(of_a - of_b, math.nan, math.nan, confidence, "none", min(runs), note)
         return Comparison(of_a, of_b, nothing, None, math.nan, runs, paired)
     fewest = FEWEST_PAIRS_FOR_BOOTSTRAP if paired else statistics.FEWEST_FOR_BOOTSTRAP
     if aggregate == "iqm" and min(runs) >= fewest:
@@ -155,8 +163,9 @@ def _closed_form(
     low, high = of(estimate, error, confidence)
     percent = None
     if of(value(b), statistics.error_moments(b, aggregate), confidence)[0] > 0:
-        bounds = [_root(lambda ratio, side=side: of(*against(ratio), confidence)[side]) for side in (0, 1)]
-        percent = (100 * (bounds[0] - 1), 100 * (bounds[1] - 1)) if None not in bounds else None
+        first, last = (_root(lambda ratio, side=side: of(*against(ratio), confidence)[side]) for side in (0, 1))
+        if first is not None and last is not None:
+            percent = (100 * (first - 1), 100 * (last - 1))
     return float(low), float(high), percent, float(p_of(estimate, error))
 
 
@@ -169,8 +178,10 @@ def difference_moments(
         return intervals.minus(statistics.error_moments(a, aggregate), of_b)
     ratio = np.asarray(ratio)[..., None, None]
     if aggregate == "iqm":
-        runs, tasks = a.shape[-2:]
-        return intervals.trimmed_moments(intervals.winsorised(a) - ratio * intervals.winsorised(b), runs * tasks)
+        influence = intervals.winsorised(a) - ratio * intervals.winsorised(b)
+        error = intervals.trimmed_moments(influence, a - ratio * b)
+        share = intervals.FREEDOM_SHARE if a.shape[-2] < FEWEST_PAIRS_FOR_BOOTSTRAP else 1.0
+        return error._replace(freedom=share * error.freedom)
     return intervals.moments(a - ratio * b)
 
 
@@ -206,7 +217,8 @@ def _bootstrapped(
     baseline_level = intervals.expanded_level((1 - confidence) / 2, statistics.spread_freedom(b, "iqm"), len(b))
     if statistics.two_quantiles(of_b, baseline_level)[0] > 0:
         ratio = of_a / np.where(of_b > 0, of_b, np.finfo(float).tiny)
-        percent = tuple(100 * (float(x) - 1) for x in statistics.two_quantiles(ratio, level))
+        first, last = statistics.two_quantiles(ratio, level)
+        percent = (100 * (float(first) - 1), 100 * (float(last) - 1))
     return float(low), float(high), percent, intervals.expanded_p(of_a - of_b, float(freedom), runs)
 
 
@@ -305,6 +317,8 @@ def _decide(c: Comparison, p_value: float, lower_is_better: bool, unit: str, not
     if min(c.runs) < FEWEST_SEEDS:
         few = "1 seed" if c.runs == (1, 1) else seeds
         return Verdict(f"cannot tell: {few}; at least {FEWEST_SEEDS} of each are needed", None, c, math.nan)
+    if math.isnan(c.difference.low):
+        return Verdict(f"cannot tell: {c.difference.note}, {seeds}", None, c, math.nan)
     separates = c.difference.low > 0 or c.difference.high < 0
     percent = c.percent
     if percent is not None and separates != (percent.low > 0 or percent.high < 0):
@@ -313,8 +327,8 @@ def _decide(c: Comparison, p_value: float, lower_is_better: bool, unit: str, not
     low, high = sorted((sign * shown.low, sign * shown.high))
     if separates and p_value < 1 - c.difference.confidence:
         better = sign * c.difference.value > 0
-        ends = sorted((abs(low), abs(high)))
-        line = f"{'better' if better else 'worse'} by {numbers(abs(shown.value), *ends, suffix)}, {seeds}"
+        near, far = sorted((abs(low), abs(high)))
+        line = f"{'better' if better else 'worse'} by {numbers(abs(shown.value), near, far, suffix)}, {seeds}"
         return Verdict(line, better, c, p_value)
     line = f"cannot tell{note if separates else ''}: {numbers(sign * shown.value, low, high, suffix)}, {seeds}"
     return Verdict(line, None, c, p_value)

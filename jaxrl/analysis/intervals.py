@@ -14,6 +14,7 @@ import numpy as np
 # lognormal and bimodal runs alike: the skewness of few runs is overestimated, and their variance is not chi-squared.
 SKEWNESS_SHARE = 0.75
 FREEDOM_SHARE = 0.75
+MANY_RUNS = 8
 CHUNK = 2_000_000  # numbers held at once by the bootstrap
 
 
@@ -141,19 +142,26 @@ def winsorised(scores: np.ndarray) -> np.ndarray:
     return np.clip(scores, flat[..., start, None, None], flat[..., stop - 1, None, None])
 
 
-def trimmed_moments(influence: np.ndarray, total: int) -> Moments:
+def trimmed_moments(influence: np.ndarray, scores: np.ndarray) -> Moments:
     """Moments of an interquartile mean (or of a difference of two, paired) from winsorised scores.
 
-    Yuen's (1974) variance and degrees of freedom for one task; Satterthwaite's sum over more of them.
+    Yuen's (1974) variance and degrees of freedom for one task; Satterthwaite's sum over more of them. Of few runs the
+    middle ones may be equal by chance where the rest are not; the plain mean's moments stand in where they are larger.
 
     Args:
         influence: winsorised scores ``[..., runs, tasks]``, or their paired difference.
-        total: ``runs * tasks``.
+        scores: the same, not winsorised.
     """
+    runs, tasks = influence.shape[-2:]
+    total = runs * tasks
     kept = total - 2 * int(0.25 * total)
     plain = moments(influence)
     factor = (total / kept) ** 2 * (total - 1) * kept / ((kept - 1) * total)
-    return scaled(plain, factor**0.5)._replace(freedom=plain.freedom * (kept - 1) / (total - 1))
+    yuen = scaled(plain, factor**0.5)._replace(freedom=plain.freedom * (kept - 1) / (total - 1))
+    if runs >= MANY_RUNS:
+        return yuen
+    whole = moments(scores)
+    return Moments(*(np.where(whole.variance > yuen.variance, a, b) for a, b in zip(whole, yuen, strict=True)))
 
 
 def expanded_level(alpha: float, freedom: np.ndarray, runs: int) -> np.ndarray:

@@ -242,7 +242,7 @@ def bounds(
 def error_moments(scores: np.ndarray, aggregate: Aggregate) -> intervals.Moments:
     """Moments of the error of a mean or an interquartile mean; of the mean where the aggregate is neither."""
     if aggregate == "iqm":
-        return intervals.trimmed_moments(intervals.winsorised(scores), scores.shape[-2] * scores.shape[-1])
+        return intervals.trimmed_moments(intervals.winsorised(scores), scores)
     return intervals.moments(scores)
 
 

@@ -127,11 +127,12 @@ def _add(static: _Static, storage: Prioritised, steps: Experience) -> Prioritise
     first = (storage.ring.cursor - (static.length - 1)) % slots
     slot = (first + jnp.arange(touched, dtype=jnp.int32)) % slots
     complete = _start_age(written, slot, static.length) <= written.count - static.length
-    old = storage.priority.at[slot].get(mode="promise_in_bounds")
     new = jnp.broadcast_to(jnp.where(complete, storage.largest, 0.0)[:, None], (touched, lanes))
     histogram = storage.histogram
     if histogram is not None:
-        histogram = _recount(histogram, old, new)
+        histogram = _count(histogram, storage.priority.at[slot].get(mode="promise_in_bounds"), -1)
+        new = _after(histogram, new)
+        histogram = _count(histogram, new, 1)
     mass = jnp.where(new > 0, _mass(storage.exponent, histogram, new), 0.0)
     return storage._replace(
         ring=written,
@@ -174,15 +175,18 @@ def _update_priority(static: _Static, storage: Prioritised, info: SampleInfo, pr
     age = _start_age(storage.ring, info.time, static.length)
     kept = (age >= info.age) & (age <= storage.ring.count - static.length)
     time = jnp.where(kept, info.time, slots)
-    old = storage.priority.at[info.time, info.lane].get(mode="clip")
-    raw = storage.priority.at[time, info.lane].set(0.0, mode="drop")
-    raw = raw.at[time, info.lane].max(priority, mode="drop")
-    new = raw.at[info.time, info.lane].get(mode="clip")
     leaf = jnp.where(kept, info.time * lanes + info.lane, slots * lanes)
     histogram = storage.histogram
     if histogram is not None:
         once = kept & _first_of_each(leaf)
-        histogram = _recount(histogram, jnp.where(once, old, 0.0), jnp.where(once, new, 0.0))
+        old = storage.priority.at[info.time, info.lane].get(mode="clip")
+        histogram = _count(histogram, jnp.where(once, old, 0.0), -1)
+        priority = _after(histogram, priority)
+    raw = storage.priority.at[time, info.lane].set(priority * 0.0, mode="drop")
+    raw = raw.at[time, info.lane].max(priority, mode="drop")
+    new = raw.at[info.time, info.lane].get(mode="clip")
+    if histogram is not None:
+        histogram = _count(histogram, jnp.where(once, new, 0.0), 1)
     mass = _mass(storage.exponent, histogram, new)
     return storage._replace(
         priority=raw,
@@ -212,10 +216,18 @@ def _bin(priority: Array) -> Array:
     return jnp.clip((octave * BINS_PER_OCTAVE).astype(jnp.int32), 0, BINS - 1)
 
 
-def _recount(histogram: Array, old: Array, new: Array) -> Array:
-    """Take priorities out of the histogram and put others in; those of 0 were or are not drawable and do not count."""
-    histogram = histogram.at[_bin(old)].add(-(old > 0).astype(jnp.int32))
-    return histogram.at[_bin(new)].add((new > 0).astype(jnp.int32))
+def _count(histogram: Array, priority: Array, sign: int) -> Array:
+    """Put priorities into the histogram, or take them out; those of 0 are not drawable and do not count."""
+    return histogram.at[_bin(priority)].add(sign * (priority > 0).astype(jnp.int32))
+
+
+def _after(histogram: Array, priority: Array) -> Array:
+    """``priority`` as it is, but made to wait for the histogram (whose counts are never negative).
+
+    The old priorities that are taken out are read from the array the new ones go to. XLA copies the whole array unless
+    it can see that the read comes first, and it looks at nothing but what depends on what.
+    """
+    return jnp.where(jnp.min(histogram) < 0, jnp.nan, priority)
 
 
 def _first_of_each(leaf: Array) -> Array:

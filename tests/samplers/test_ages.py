@@ -142,6 +142,16 @@ def test_every_age_of_a_large_buffer_can_be_drawn():
     assert abs(np.mean(oldest % 2) - 0.5) < 4 * 0.5 / np.sqrt(len(oldest))
 
 
+def test_the_rare_end_of_a_steep_distribution_is_resolved():
+    """Of the 2^32 random words those that lead beyond .98 of a density exp(-10 x) share few values."""
+    low = np.arange(20_000, dtype=np.uint32)
+    far = np.asarray(ages._truncated_exponential(jnp.float32(10.0), jnp.concatenate([low, ~low])))
+    far = far[far > 0.98]
+    assert len(far) == 20_000
+    assert len(np.unique(far)) > 10_000
+    assert far.max() <= 1.0
+
+
 def test_no_rate_is_uniform():
     for small in (0.0, 1e-30, 1e-10, 1e-7):
         distribution = ages.truncated_geometric(small)

@@ -55,6 +55,22 @@ def test_draws_are_stratified():
     np.testing.assert_array_equal(np.sort(leaf), np.arange(256))
 
 
+def test_a_draw_never_runs_past_the_last_mass():
+    """A fraction that rounds up to 1 still ends at a leaf with mass, not in the empty ones behind it."""
+    level = jnp.zeros(16).at[jnp.array([2, 5])].set(jnp.array([1.0, 2.0]))
+    fraction = jnp.array([0.0, 0.3, 0.4, 1.0])
+    child, rest = sum_tree._choose(level, jnp.zeros(4, jnp.int32), fraction)
+    np.testing.assert_array_equal(child, [2, 2, 5, 5])
+    np.testing.assert_allclose(rest, [0, 0.9, 0.1, 1], atol=1e-6)
+
+
+def test_more_leaves_than_a_float32_can_name_are_drawn_alike():
+    """With one 24-bit uniform, of three neighbours among 12 million the first would be drawn twice as often."""
+    leaves = 3 * 2**22
+    leaf = np.asarray(draw_many(sum_tree.build(jnp.ones(leaves)), jax.random.key(0), 2**19))
+    np.testing.assert_allclose(np.bincount(leaf[leaf > leaves // 2] % 3) / (leaf > leaves // 2).sum(), 1 / 3, atol=0.01)
+
+
 def test_float32_is_enough_at_two_to_the_twenty():
     """No drift over 10,000 updates, no unset row in a million draws, and neighbours are told apart."""
     leaves, rng = 2**20, np.random.default_rng(0)
