@@ -268,7 +268,7 @@ def verdict(
     """
     compared = compare(a, b, paired=paired, **options)
     lower = options.get("aggregate") == "optimality_gap" if lower_is_better is None else lower_is_better
-    return _decide(compared, compared.p_value, lower, unit, "")
+    return decide(compared, compared.p_value, lower, unit, "")
 
 
 def verdicts(
@@ -307,11 +307,11 @@ def verdicts(
     lower = options.get("aggregate") == "optimality_gap" if lower_is_better is None else lower_is_better
     note = f" after correcting for {many} comparisons" if many > 1 else ""
     return {
-        name: _decide(c, float(p), lower, unit, note) for name, c, p in zip(others, compared, adjusted, strict=True)
+        name: decide(c, float(p), lower, unit, note) for name, c, p in zip(others, compared, adjusted, strict=True)
     }
 
 
-def _decide(c: Comparison, p_value: float, lower_is_better: bool, unit: str, note: str) -> Verdict:
+def decide(c: Comparison, p_value: float, lower_is_better: bool, unit: str, note: str) -> Verdict:
     sign = -1.0 if lower_is_better else 1.0
     seeds = f"{c.runs[0]} seeds" if c.runs[0] == c.runs[1] else f"{c.runs[0]} and {c.runs[1]} seeds"
     if min(c.runs) < FEWEST_SEEDS:
