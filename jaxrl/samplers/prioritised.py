@@ -126,7 +126,7 @@ def _add(static: _Static, storage: Prioritised, steps: Experience) -> Prioritise
     touched = min(steps.reward.shape[0] + static.length - 1, slots)
     first = (storage.ring.cursor - (static.length - 1)) % slots
     slot = (first + jnp.arange(touched, dtype=jnp.int32)) % slots
-    complete = _start_age(written, slot, static.length) <= written.count - static.length
+    complete = _start_age(written, slot, static.length) <= written.filled - static.length
     new = jnp.broadcast_to(jnp.where(complete, storage.largest, 0.0)[:, None], (touched, lanes))
     histogram = storage.histogram
     if histogram is not None:
@@ -150,7 +150,7 @@ def _sample(static: _Static, storage: Prioritised, key: Key, batch_size: int) ->
     if static.recency is None:
         leaf = sum_tree.draw(storage.tree, key, batch_size)
     else:
-        leaf = _draw_combined(static, storage, key, batch_size)
+        leaf = _draw_combined(static.recency, static.length, storage, key, batch_size)
     mass = storage.tree[0].at[leaf].get(mode="promise_in_bounds")
     lane = leaf % lanes
     age = _start_age(storage.ring, leaf // lanes, static.length)
@@ -173,16 +173,16 @@ def _update_priority(static: _Static, storage: Prioritised, info: SampleInfo, pr
     bad = ~jnp.isfinite(priority) | (priority < 0)
     priority = jnp.where(bad, storage.largest, jnp.maximum(priority, SMALLEST)).astype(jnp.float32)
     age = _start_age(storage.ring, info.time, static.length)
-    kept = (age >= info.age) & (age <= storage.ring.count - static.length)
+    kept = (age >= info.age) & (age <= storage.ring.filled - static.length)
     time = jnp.where(kept, info.time, slots)
     leaf = jnp.where(kept, info.time * lanes + info.lane, slots * lanes)
-    histogram = storage.histogram
+    histogram, nothing = storage.histogram, jnp.zeros_like(priority)
     if histogram is not None:
         once = kept & _first_of_each(leaf)
         old = storage.priority.at[info.time, info.lane].get(mode="clip")
         histogram = _count(histogram, jnp.where(once, old, 0.0), -1)
-        priority = _after(histogram, priority)
-    raw = storage.priority.at[time, info.lane].set(priority * 0.0, mode="drop")
+        nothing = _after(histogram, nothing)
+    raw = storage.priority.at[time, info.lane].set(nothing, mode="drop")
     raw = raw.at[time, info.lane].max(priority, mode="drop")
     new = raw.at[info.time, info.lane].get(mode="clip")
     if histogram is not None:
@@ -238,7 +238,7 @@ def _first_of_each(leaf: Array) -> Array:
     return jnp.zeros_like(first).at[order].set(first)
 
 
-def _draw_combined(static: _Static, storage: Prioritised, key: Key, batch_size: int) -> Array:
+def _draw_combined(recency: ages.Distribution, length: int, storage: Prioritised, key: Key, batch_size: int) -> Array:
     """Leaves in proportion to mass times the probability of their age. int32 [B].
 
     Rows lie in the tree in the order of time, so the ages under one node of it differ little. The nodes of one level, at
@@ -246,16 +246,16 @@ def _draw_combined(static: _Static, storage: Prioritised, key: Key, batch_size: 
     the tree so weighted is accepted with probability p(its age) / bound. That is exact rejection, and nearly every first
     try is accepted. It is bounded to 16 tries, after which the last proposal stands.
     """
-    below, weighted, bound = _weighted_tree(static, storage)
-    starts = jnp.maximum(storage.ring.count - static.length + 1, 1)
+    below, weighted, bound = _weighted_tree(recency, length, storage)
+    starts = jnp.maximum(storage.ring.filled - length + 1, 1)
     lanes = ring.num_lanes(storage.ring)
 
     def propose(state: tuple) -> tuple:
         tries, leaf, accepted, key = state
         key, draw_key, accept_key = jax.random.split(key, 3)
         proposal = sum_tree.draw(weighted, draw_key, batch_size)
-        age = _start_age(storage.ring, proposal // lanes, static.length)
-        ratio = static.recency.log_prob(storage.recency, age, starts) - bound[proposal // below]
+        age = _start_age(storage.ring, proposal // lanes, length)
+        ratio = recency.log_prob(storage.recency, age, starts) - bound[proposal // below]
         leaf = jnp.where(accepted, leaf, proposal)
         accepted = accepted | (jnp.log1p(-jax.random.uniform(accept_key, (batch_size,))) <= ratio)
         return tries + 1, leaf, accepted, key
@@ -265,7 +265,7 @@ def _draw_combined(static: _Static, storage: Prioritised, key: Key, batch_size: 
     return jax.lax.while_loop(lambda state: (state[0] < TRIES) & ~jnp.all(state[2]), propose, start)[1]
 
 
-def _weighted_tree(static: _Static, storage: Prioritised) -> tuple[int, sum_tree.Tree, Array]:
+def _weighted_tree(recency: ages.Distribution, length: int, storage: Prioritised) -> tuple[int, sum_tree.Tree, Array]:
     """Leaves under a weighted node; the tree with that level and all above it weighted; the log of each node's bound."""
     slots, lanes = storage.priority.shape
     depth = next(depth for depth, level in enumerate(storage.tree) if level.shape[0] <= BOUNDED_NODES)
@@ -273,11 +273,11 @@ def _weighted_tree(static: _Static, storage: Prioritised) -> tuple[int, sum_tree
     node = jnp.arange(storage.tree[depth].shape[0], dtype=jnp.int32)
     first = jnp.minimum(node * below // lanes, slots - 1)
     last = jnp.minimum(((node + 1) * below - 1) // lanes, slots - 1)
-    newest = (storage.ring.cursor - static.length) % slots
+    newest = (storage.ring.cursor - length) % slots
     # Age falls from slot to slot, except that the slot after the newest start holds the oldest.
-    youngest = jnp.where((first <= newest) & (newest <= last), 0, _start_age(storage.ring, last, static.length))
-    starts = jnp.maximum(storage.ring.count - static.length + 1, 1)
+    youngest = jnp.where((first <= newest) & (newest <= last), 0, _start_age(storage.ring, last, length))
+    starts = jnp.maximum(storage.ring.filled - length + 1, 1)
     # A node that no complete window starts in has mass 0; its age may lie beyond the last, where log_prob is -inf.
-    bound = static.recency.log_prob(storage.recency, jnp.minimum(youngest, starts - 1), starts)
+    bound = recency.log_prob(storage.recency, jnp.minimum(youngest, starts - 1), starts)
     weights = storage.tree[depth] * jnp.exp(bound - jnp.max(bound))
     return below, storage.tree[:depth] + sum_tree.build(weights), bound

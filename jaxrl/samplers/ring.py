@@ -42,7 +42,7 @@ class Ring(NamedTuple):
 
     rows: PyTree  # Experience of [slots, num_envs, …]; without next_observation where that is derived
     cursor: Array  # int32 []: the slot written next
-    count: Array  # int32 []: rows held by a lane, at most slots (saturates, so it cannot overflow)
+    filled: Array  # int32 []: rows held by a lane, at most slots (saturates, so it cannot overflow)
     finals: Finals | None
 
 
@@ -125,7 +125,7 @@ def add(ring: Ring, steps: Experience) -> Ring:
     return Ring(
         rows=jax.tree.map(lambda leaf, block: write(leaf, block, ring.cursor), ring.rows, rows),
         cursor=(ring.cursor + added) % slots,
-        count=jnp.minimum(ring.count + added, slots),
+        filled=jnp.minimum(ring.filled + added, slots),
         finals=finals,
     )
 
@@ -147,11 +147,11 @@ def held(ring: Ring) -> Array:
     """Rows of each lane that can be read. int32 ``[]`` where it is the same for all, or ``[num_envs]``."""
     finals = ring.finals
     if finals is None:
-        return ring.count
+        return ring.filled
     entries = finals.first.shape[0]
     oldest = jnp.take_along_axis(finals.first, (finals.ended % entries)[None], axis=0)[0]
     since = jnp.minimum(finals.added - oldest, jnp.uint32(num_slots(ring))).astype(jnp.int32)
-    return jnp.where(finals.ended >= entries, jnp.minimum(since, ring.count), ring.count)
+    return jnp.where(finals.ended >= entries, jnp.minimum(since, ring.filled), ring.filled)
 
 
 def size(ring: Ring) -> Array:
@@ -245,12 +245,13 @@ def _checked_slots(capacity: int, num_envs: int, length: int) -> int:
 
 def _check_block(rows: PyTree, block: PyTree, leading: int) -> None:
     """Refuse a block whose leaves differ from the storage in structure, lanes, shape or dtype."""
-    if jax.tree.structure(rows) != jax.tree.structure(block):
-        raise UsageError(f"steps have structure {jax.tree.structure(block)}, the storage {jax.tree.structure(rows)}")
-    for (path, stored), given in zip(jax.tree_util.tree_leaves_with_path(rows), jax.tree.leaves(block), strict=True):
+    wanted, given = str(jax.tree.structure(rows)), str(jax.tree.structure(block))
+    if wanted != given:
+        raise UsageError(f"steps have structure {given}, the storage {wanted}")
+    for (path, stored), leaf in zip(jax.tree_util.tree_leaves_with_path(rows), jax.tree.leaves(block), strict=True):
         name = jax.tree_util.keystr(path).lstrip(".") or "observation"
-        if jnp.shape(given)[leading:] != stored.shape[leading:]:
-            wanted = ("T",) * leading + stored.shape[leading:]
-            raise UsageError(f"{name} has shape {jnp.shape(given)}, the storage takes {wanted}")
-        if jnp.result_type(given) != stored.dtype:
-            raise UsageError(f"{name} is {jnp.result_type(given)}, the storage keeps {stored.dtype}; give that to add")
+        if jnp.shape(leaf)[leading:] != stored.shape[leading:]:
+            shape = ("T",) * leading + stored.shape[leading:]
+            raise UsageError(f"{name} has shape {jnp.shape(leaf)}, the storage takes {shape}")
+        if jnp.result_type(leaf) != stored.dtype:
+            raise UsageError(f"{name} is {jnp.result_type(leaf)}, the storage keeps {stored.dtype}; give that to add")

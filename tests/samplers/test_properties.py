@@ -107,6 +107,17 @@ def test_every_key_is_used_once(name, key_reuse_checked):
     jax.block_until_ready(jax.jit(sampler.sample, static_argnums=2)(storage, jax.random.key(0), BATCH))
 
 
+@pytest.mark.parametrize("name", ["proportional", "ranked", "combined", "hindsight"])
+def test_compiled_writes_hold_no_copy(name):
+    """2^16 rows are at least 256 KiB an array; in place, an add and an update of priorities need next to nothing."""
+    sampler, rows = FACTORIES[name](length=2), block(0, 3, 1)
+    storage = jax.eval_shape(lambda: sampler.init(example(), 2**16, 1))
+    _, info = jax.eval_shape(lambda storage, key: sampler.sample(storage, key, 64), storage, jax.random.key(0))
+    for function, arguments in ((sampler.add, (rows,)), (sampler.update_priority, (info, info.weight))):
+        compiled_function = jax.jit(function, donate_argnums=0).lower(storage, *arguments).compile()
+        assert compiled_function.memory_analysis().temp_size_in_bytes < 2**16
+
+
 @pytest.mark.parametrize("name", ["uniform", "truncated_geometric", "newest_mixture", "ranked", "combined"])
 def test_drawing_does_not_depend_on_the_capacity(name):
     """From 2^20 rows as from 2^14: no permutation, no table. Counted in operations, not in seconds."""

@@ -1,5 +1,7 @@
 """Windows by age: which starts are drawn, what is refused, and that the parameters are leaves."""
 
+import doctest
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -80,3 +82,8 @@ def test_what_cannot_work_is_refused():
         sampler.sample(storage, jax.random.key(0), 0)
     with pytest.raises(UsageError, match="typed key"):
         sampler.sample(storage, jax.random.PRNGKey(0), 1)
+
+
+def test_the_example_in_the_documentation_runs():
+    result = doctest.testmod(samplers)
+    assert result.attempted > 5 and result.failed == 0

@@ -35,7 +35,7 @@ def test_three_blocks_of_three_in_eight_slots():
         storage = add_kept(storage, steps(start, 3, 1))
     np.testing.assert_array_equal(storage.rows.reward[:, 0], [8, 1, 2, 3, 4, 5, 6, 7])
     assert int(storage.cursor) == 1
-    assert int(storage.count) == int(ring.size(storage)) == 8
+    assert int(storage.filled) == int(ring.size(storage)) == 8
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5, 7, 8])
@@ -49,7 +49,7 @@ def test_blocks_that_divide_the_ring_or_not_equal_a_loop(block):
             expected[t % 8] = t
         np.testing.assert_array_equal(storage.rows.reward, expected)
         assert int(storage.cursor) == (turn + 1) * block % 8
-        assert int(storage.count) == min((turn + 1) * block, 8)
+        assert int(storage.filled) == min((turn + 1) * block, 8)
 
 
 @pytest.mark.parametrize("next_observations", ring.NEXT_OBSERVATIONS)
