@@ -52,7 +52,7 @@ class _Nominal(NamedTuple):
     brax_env: Any
     leaves: tuple[Any, ...]
     treedef: Any
-    index: tuple[int, ...]  # which leaves are drawn
+    index: tuple[int, ...]  # type: ignore[assignment]  # which leaves are drawn
 
 
 def randomise(env: Environment, draw: Draw, redraw_at_reset: bool = True, num_envs: int | None = None) -> Environment:
@@ -258,7 +258,8 @@ def _step_lanes(
 
 def _drawn_in(inner: PyTree) -> tuple[Array, ...]:
     """The lanes' draws, with or without the state of a time limit around them."""
-    return getattr(inner, "inner", inner).drawn
+    state = inner.inner if hasattr(inner, "inner") else inner
+    return state.drawn
 
 
 def _restart(start, drawn: PyTree, ended: Array, inner: PyTree, observation: PyTree, key: Key) -> tuple[PyTree, PyTree]:

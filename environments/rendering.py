@@ -81,8 +81,8 @@ def render_html(
     if viewer == "brax":
         page = _brax_page(env, states, lane)
     else:
-        scene = _flat_scene(env, states, lane) if kind == "frames" else _solid_scene(env, states, lane)
-        running = _running(env, states, rewards, lane, scene.pop("count"))
+        scene = flat_scene(env, states, lane) if kind == "frames" else _solid_scene(env, states, lane)
+        running = running_reward(env, states, rewards, lane, scene.pop("count"))
         page = _plain_page(env, scene, running, title or env.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
@@ -225,7 +225,8 @@ def _rotate(quaternion: Any, vector: Any) -> np.ndarray:
     return np.asarray(vector) + w * turned + np.cross(xyz, turned)
 
 
-def _flat_scene(env: Environment, states: PyTree, lane: int) -> dict[str, Any]:
+def flat_scene(env: Environment, states: PyTree, lane: int) -> dict[str, Any]:
+    """The shapes of every drawn state: ``frames``, each a list of shapes, every ``every``-th of ``count`` states."""
     state_of, frame = env.rendering.get("state_of", _itself), env.rendering["frame"]
     frames = _frame_list(states)
     if frames is None:
@@ -251,7 +252,7 @@ def _flat_shape(shape: dict[str, Any]) -> dict[str, Any]:
     what = next((name for name in ("circle", "line", "rect", "text") if name in shape), None)
     if what is None:
         raise UsageError(f"a shape is a circle, line, rect or text, got {sorted(shape)}")
-    numbers = {name: _short([shape[name]])[0] for name in ("width", "angle") if name in shape}
+    numbers: dict[str, Any] = {name: _short([shape[name]])[0] for name in ("width", "angle") if name in shape}
     return {**shape, **numbers, what: _short(shape[what])}
 
 
@@ -264,7 +265,7 @@ def _short(numbers: Any) -> list[float | None]:
     return [round(float(x), 4) if np.isfinite(x) else None for x in numbers]
 
 
-def _running(env: Environment, states: PyTree, rewards: Any, lane: int, count: int) -> np.ndarray | None:
+def running_reward(env: Environment, states: PyTree, rewards: Any, lane: int, count: int) -> np.ndarray | None:
     """The reward so far, float64 [frames]; None where nobody knows it."""
     frames = _frame_list(states)
     if rewards is None:

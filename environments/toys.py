@@ -12,14 +12,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from environments import drawings
 from environments.adapters import first_step, single_step
 from environments.base import Environment
+from environments.rendering import drawing
 from environments.wrappers.actions import unscale
 from environments.wrappers.checks import positive_int
 from environments.wrappers.limits import time_limit
 from jaxrl.errors import UsageError, unknown
 from jaxrl.spaces import Box, Discrete
-from jaxrl.types import Array, Key, PyTree, Step
+from jaxrl.types import Array, Key, Step
 
 
 def names() -> list[str]:
@@ -45,8 +47,9 @@ def make(name: str, max_steps: int | None = None, **kwargs) -> Environment:
     return factory(**kwargs)
 
 
-def _toy(name: str, reset, step, observation_space, action_space, max_steps: int | None) -> Environment:
-    env = Environment(f"toy:{name}", reset, step, observation_space, action_space)
+def _toy(name: str, reset, step, observation_space, action_space, max_steps: int | None, draw) -> Environment:
+    rendering = drawing(draw, drawings.TOY_SECONDS)
+    env = Environment(f"toy:{name}", reset, step, observation_space, action_space, rendering=rendering)
     return env if max_steps is None else time_limit(env, max_steps)
 
 
@@ -61,7 +64,7 @@ def counter(limit: int | None = 4, max_steps: int | None = None) -> Environment:
     """
     space = Box(0.0, np.inf, (1,))
     limit = limit if max_steps is None else max_steps
-    return _toy("counter", _counter_reset, _counter_step, space, Discrete(2), limit)
+    return _toy("counter", _counter_reset, _counter_step, space, Discrete(2), limit, drawings.draw_counter)
 
 
 def _counter_reset(key: Key) -> tuple[Array, Step]:
@@ -84,7 +87,7 @@ def one_state(n: int = 5, ending: str = "truncated", reward: float = 1.0, max_st
     if ending not in ("terminated", "truncated"):
         raise UsageError(f"ending must be 'terminated' or 'truncated', got {ending!r}")
     step = partial(_one_state_step, n, ending, reward)
-    env = _toy("one_state", _one_state_reset, step, Box(0.0, 1.0, (1,)), Discrete(2), max_steps)
+    env = _toy("one_state", _one_state_reset, step, Box(0.0, 1.0, (1,)), Discrete(2), max_steps, drawings.draw_counter)
     return time_limit(env, n) if ending == "truncated" else env
 
 
@@ -118,7 +121,8 @@ def chain(n: int = 5, max_steps: int | None = 50) -> Environment:
     if positive_int(n, "n") < 2:
         raise UsageError(f"a chain needs at least 2 states, got n={n}")
     space = Box(0.0, 1.0, (n,))
-    return _toy("chain", partial(_chain_reset, n), partial(_chain_step, n), space, Discrete(2), max_steps)
+    reset, step, draw = partial(_chain_reset, n), partial(_chain_step, n), partial(drawings.draw_chain, n)
+    return _toy("chain", reset, step, space, Discrete(2), max_steps, draw)
 
 
 def chain_optimal_values(discount: float, n: int = 5) -> np.ndarray:
@@ -144,7 +148,8 @@ def endless(max_steps: int | None = None) -> Environment:
 
     The optimal value is 1 / (1 - γ) everywhere.
     """
-    return _toy("endless", _endless_reset, _endless_step, Box(0.0, 1.0, (1,)), Discrete(2), max_steps)
+    draw = partial(drawings.draw_chain, 2)
+    return _toy("endless", _endless_reset, _endless_step, Box(0.0, 1.0, (1,)), Discrete(2), max_steps, draw)
 
 
 def _endless_reset(key: Key) -> tuple[Array, Step]:
@@ -170,7 +175,8 @@ def gridworld(layout: tuple[str, ...] = GRID, max_steps: int | None = 50) -> Env
     table, start, goal = _grid(tuple(layout))
     space = Box(0.0, 1.0, (len(table),))
     reset, step = partial(_grid_reset, start, len(table)), partial(_grid_step, table, goal)
-    return _toy("gridworld", reset, step, space, Discrete(4), max_steps)
+    draw = partial(drawings.draw_gridworld, tuple(layout))
+    return _toy("gridworld", reset, step, space, Discrete(4), max_steps, draw)
 
 
 def optimal_values(discount: float, layout: tuple[str, ...] = GRID, tolerance: float = 1e-12) -> np.ndarray:
@@ -228,7 +234,7 @@ def random_start(max_steps: int | None = 5) -> Environment:
     episodes the starts have mean 0.5 and no two are alike.
     """
     space = Box(-np.inf, np.inf, (2,))
-    return _toy("random_start", _walk_reset, _walk_step, space, Box(-0.1, 0.1, (1,)), max_steps)
+    return _toy("random_start", _walk_reset, _walk_step, space, Box(-0.1, 0.1, (1,)), max_steps, drawings.draw_line)
 
 
 def _walk_reset(key: Key) -> tuple[Walk, Step]:
@@ -251,15 +257,22 @@ def target(goal: float = 0.0, bound: float = 10.0, max_steps: int | None = None)
     The best action is ``goal``, of value 0; a standard normal policy earns ``-(1 + goal²)`` on average.
     """
     space = Box(-abs(bound), abs(bound), (1,))
-    return _toy("target", _target_reset, partial(_target_step, goal), Box(0.0, 1.0, (1,)), space, max_steps)
+    step, draw = partial(_target_step, goal), partial(drawings.draw_target, goal, abs(bound))
+    return _toy("target", _target_reset, step, Box(0.0, 1.0, (1,)), space, max_steps, draw)
 
 
-def _target_reset(key: Key) -> tuple[PyTree, Step]:
-    return (), first_step(jnp.ones(1, jnp.float32))
+class Guess(NamedTuple):
+    action: Array  # float32 [1]: the last one
+    made: Array  # bool []: whether there has been one
 
 
-def _target_step(goal: float, state: PyTree, action: Array, key: Key) -> tuple[PyTree, Step]:
-    return state, single_step(jnp.ones(1, jnp.float32), -((action - goal) ** 2), True)
+def _target_reset(key: Key) -> tuple[Guess, Step]:
+    return Guess(jnp.zeros(1, jnp.float32), jnp.bool_(False)), first_step(jnp.ones(1, jnp.float32))
+
+
+def _target_step(goal: float, state: Guess, action: Array, key: Key) -> tuple[Guess, Step]:
+    guess = Guess(jnp.asarray(action, jnp.float32).reshape(1), jnp.bool_(True))
+    return guess, single_step(jnp.ones(1, jnp.float32), -((action - goal) ** 2), True)
 
 
 # --- point_mass -------------------------------------------------------------------------------------------------------
@@ -276,7 +289,7 @@ def point_mass(max_steps: int | None = 25) -> Environment:
     after the move. :func:`point_mass_optimal_return` has the answer.
     """
     space = Box(-np.inf, np.inf, (4,))
-    return _toy("point_mass", _point_reset, _point_step, space, POINT_MASS_ACTIONS, max_steps)
+    return _toy("point_mass", _point_reset, _point_step, space, POINT_MASS_ACTIONS, max_steps, drawings.draw_plane)
 
 
 def point_mass_optimal_return(position: np.ndarray, goal: np.ndarray, steps: int = 25) -> float:

@@ -1,39 +1,51 @@
 """What every script does at its edges: read the command line, one line for a mistake, an exit code that tells."""
 
+import errno
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+import jax
 import tyro
 from rich.console import Console
 
 from jaxrl import enable_compilation_cache
 from jaxrl.errors import UsageError
+from jaxrl.training import distributed
 from jaxrl.training.run import NotFiniteError
 
 Config = TypeVar("Config")
-EXIT_USAGE, EXIT_NOT_FINITE = (
-    2,
-    3,
-)  # a run stopped by a signal ends with 128 + its number, as shells and schedulers expect
+# A run stopped by a signal ends with 128 + its number, as shells and schedulers expect.
+EXIT_USAGE, EXIT_NOT_FINITE, EXIT_DISK = 2, 3, 4
 
 
 def run_main(main: Callable[[list[str], Console], int | None]) -> None:
     """Run a script's ``main(arguments, console)`` and exit with its status."""
-    console = Console(highlight=False)
-    errors = Console(stderr=True, highlight=False)
+    console = Console(highlight=False, emoji=False)
+    errors = Console(stderr=True, highlight=False, emoji=False)
     enable_compilation_cache()
+    # On a CPU with few cores, two programs that are under way at once have been seen to wait for each other for ever.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     try:
         status = main(sys.argv[1:], console) or 0
+    except KeyboardInterrupt:
+        errors.print("interrupted")
+        status = 128 + signal.SIGINT
     except UsageError as error:
         errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
         status = EXIT_USAGE
     except NotFiniteError as error:
         errors.print(f"stopped: {error}", style="red", markup=False, soft_wrap=True)
         status = EXIT_NOT_FINITE
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        errors.print(f"error: {error.filename or 'a file'} cannot be written: {error.strerror}", markup=False)
+        status = EXIT_DISK
     sys.exit(status)
 
 
@@ -64,6 +76,27 @@ def take_option(arguments: list[str], name: str, default: str) -> tuple[str, lis
         else:
             rest.append(word)
     return value, rest
+
+
+def take_hosts(arguments: list[str]) -> list[str]:
+    """Take the flags of a run over several hosts, and join it; what is left is the script's own.
+
+    Raises:
+        UsageError: where the flags do not belong together, or nobody says who the others are.
+    """
+    asked, rest = take_option(arguments, "distributed", "False")
+    coordinator, rest = take_option(rest, "coordinator", "")
+    numbers: list[int | None] = []
+    for name in ("process-id", "num-processes"):
+        text, rest = take_option(rest, name, "")
+        if text and not text.isdigit():
+            raise UsageError(f"{name} {text} cannot work; give a whole number")
+        numbers.append(int(text) if text else None)
+    if asked not in ("True", "False"):
+        raise UsageError(f"distributed {asked} cannot work; it is True or False")
+    if asked == "True" or coordinator or numbers != [None, None]:
+        distributed.connect(coordinator, *numbers)
+    return rest
 
 
 def new_folder(chosen: str | None, *parts: str) -> Path:

@@ -22,25 +22,27 @@ SMALL = {"hidden_sizes": (64, 64), "actor_learning_rate": 1e-3}
 # (agent, environment) -> settings that differ from the classes' own, found by running them.
 TUNED: dict[tuple[str, str], dict[str, Any]] = {
     ("ppo", "brax:inverted_pendulum"): {
-        "agent": {"learning_rate": 1e-3, "minibatches": 8, "anneal_updates": 240, "normalise_observations": True},
+        "agent": {"learning_rate": 1e-3, "minibatches": 8, "normalise_observations": True},
         "loop": {"num_envs": 64, "unroll": 32},
         "steps": 491_520,
+        "anneal": True,
     },
     ("ppo", "brax:reacher"): {
         "agent": {
             "learning_rate": 1e-3,
             "minibatches": 8,
-            "anneal_updates": 122,
             "normalise_observations": True,
             "discount": 0.95,
         },
         "loop": {"num_envs": 128, "unroll": 32},
-        "steps": 499_712,
+        "steps": 299_008,
+        "anneal": True,
     },
     ("ppo", "gymnax:CartPole-v1"): {
-        "agent": {"learning_rate": 1e-3, "minibatches": 8, "anneal_updates": 146},
+        "agent": {"learning_rate": 1e-3, "minibatches": 8},
         "loop": {"num_envs": 16, "unroll": 64},
         "steps": 149_504,
+        "anneal": True,
     },
     ("dqn", "gymnax:CartPole-v1"): {
         # A Huber loss as narrow as Atari's learns the median, which forgets that episodes can end.
@@ -72,7 +74,7 @@ TUNED: dict[tuple[str, str], dict[str, Any]] = {
     ("sac", "brax:reacher"): {
         "agent": {**SMALL, "critic_learning_rate": 1e-3, "normalise_observations": True, "discount": 0.95},
         "loop": {"num_envs": 32, "updates": 16, "batch_size": 128, "warmup": 4_000},
-        "steps": 200_000,
+        "steps": 100_000,
     },
 }
 
@@ -87,4 +89,5 @@ def for_run(agent: str, env: str) -> Train:
         loop=dataclasses.replace(loop_class(agent)(), **tuned.get("loop", {})),
         env=env,
         steps=tuned.get("steps", STEPS.get(agent, 1_000_000)),
+        anneal=tuned.get("anneal", False),
     )

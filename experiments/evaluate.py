@@ -3,6 +3,7 @@
 uv run python -m experiments.evaluate runs/train/…  --episodes 100
 """
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,13 +44,13 @@ class EvaluateRun:
 
 def main(arguments: list[str], console: Console) -> None:
     asked = cli.parse(EvaluateRun, arguments, description=__doc__)
-    config = load_config(asked.run)
+    config = dataclasses.replace(load_config(asked.run), devices=1, mesh="")
+    config = dataclasses.replace(config, evaluate=dataclasses.replace(config.evaluate, episodes=asked.episodes))
     built = build(config)
-    if not hasattr(built.env, "step") or built.env.num_envs is not None:
-        raise UsageError(f"{config.env} lives on the host; its returns are in the run's metrics.jsonl")
-    state, meta = restore(
-        asked.run / "checkpoints", jax.eval_shape(built.program.init), asked.iteration, parts=("agent",)
-    )
+    state, meta = restore(asked.run / "checkpoints", built.program.template(), asked.iteration, parts=("agent",))
+    on_host = built.env.num_envs is not None
+    if on_host and asked.explore:
+        raise UsageError(f"{config.env} lives on the host, where the policy is judged by its mode; leave out --explore")
     play = jax.jit(
         lambda agent_state, key: evaluation.evaluate(
             built.agent, built.env, agent_state, key, asked.episodes, config.evaluate.max_steps, asked.explore
@@ -58,10 +59,11 @@ def main(arguments: list[str], console: Console) -> None:
     results = []
     for index, label in enumerate(built.labels):
         own = state.agent if built.program.members is None else member(state.agent, index)
-        episodes = jax.device_get(play(own, jax.random.key(asked.seed)))
+        episodes = built.program.evaluate(state, asked.seed) if on_host else play(own, jax.random.key(asked.seed))
+        episodes = jax.device_get(episodes)
         results.append({**label, **summarise(episodes.returns), "length": float(np.mean(episodes.lengths))})
         console.print(describe(results[-1], asked.episodes))
-        if index == 0 and asked.rollout:
+        if index == 0 and asked.rollout and not on_host:
             page = write_rollout(built.env, built.agent, own, asked.run / "rollout.html", seed=asked.seed % 2**32)
             if page is not None:
                 console.print(f"  rollout    {page}", soft_wrap=True)

@@ -7,7 +7,7 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -16,13 +16,14 @@ import environments
 from environments import wrappers
 from jaxrl import agents, samplers
 from jaxrl.agents.base import Agent
-from jaxrl.errors import UsageError
-from jaxrl.training import OffPolicy, OnPolicy, off_policy, on_policy
+from jaxrl.errors import UsageError, unknown
+from jaxrl.training import OffPolicy, OnPolicy, off_policy, on_policy, sharding
 from jaxrl.training.host import host_program, refuse_population
+from jaxrl.training.keeper import check_keeping
 from jaxrl.training.loop import Loop
 from jaxrl.training.plan import Plan, make_plan, make_schedule
 from jaxrl.training.program import Program, compile_program
-from jaxrl.training.records import Row
+from jaxrl.training.records import Row, check_sinks
 
 AgentConfig = TypeVar("AgentConfig")
 LoopConfig = TypeVar("LoopConfig", OnPolicy, OffPolicy)
@@ -56,8 +57,8 @@ class Log:
 class Checkpoint:
     """What is kept to go on from."""
 
-    every: int = 0
-    """Environment steps between checkpoints; 0 for one at the end."""
+    every: int | None = None
+    """Environment steps between checkpoints; with every evaluation where absent, 0 for one at the end."""
     keep: int = 3
     """Keep this many of the newest."""
     keep_best: int = 1
@@ -80,6 +81,10 @@ class Train(Generic[AgentConfig, LoopConfig]):
     """Environment steps of each member; rounded to whole iterations."""
     env_options: dict[str, str] = field(default_factory=dict)
     """Passed to the environment: --env-options backend spring."""
+    sampler: str = "uniform"
+    """Who is replayed, off-policy: a factory of jaxrl.samplers, such as 'truncated_geometric(beta=4.6)'."""
+    anneal: bool = False
+    """Let the learning rate fall to zero over the run, for agents that have anneal_updates."""
     normalise_rewards: bool = False
     """Divide training rewards by the deviation of the running discounted return; records show the raw ones."""
     seed: int = 0
@@ -88,6 +93,14 @@ class Train(Generic[AgentConfig, LoopConfig]):
     """Members that differ in their seed, trained side by side in one program."""
     sweep: tuple[str, ...] = ()
     """Hyper-parameters to vary over the members: learning_rate=1e-3,3e-4 (several make a grid)."""
+    on_nan: Literal["stop", "restore"] = "stop"
+    """At NaN or infinity: stop, or go back to the last checkpoint and on from there with other random numbers."""
+    restores: int = 3
+    """How often on-nan restore may go back in one run."""
+    devices: int = 1
+    """Devices to spread the run over, on all hosts together; 0 for all there are."""
+    mesh: str = ""
+    """Devices along members and environments, such as 2x4; chosen where absent."""
     evaluate: Evaluate = field(default_factory=Evaluate)
     log: Log = field(default_factory=Log)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
@@ -115,19 +128,38 @@ def build(config: Train) -> Built:
         raise UsageError(f"seeds {config.seeds} cannot work; the least is 1")
     if config.seed < 0 or config.seed + config.seeds > 2**32:
         raise UsageError(f"seed {config.seed} cannot work; seeds are whole numbers from 0 to 4,294,967,295")
+    if config.restores < 0:
+        raise UsageError(f"restores {config.restores} cannot work; 0 never goes back")
+    check_sinks(config.log.tensorboard, config.log.wandb)
+    check_keeping(config.checkpoint.keep, config.checkpoint.keep_best)
     hyper, labels = members(config)
+    mesh = sharding.choose_mesh(config.devices, config.mesh, len(labels), config.loop.num_envs)
     host = config.env.startswith("gymnasium:")
     options = {name: _value(text) for name, text in config.env_options.items()}
     if host:
         refuse_population(len(labels))
+        if mesh is not None:
+            raise UsageError(f"{config.env} lives on the host and cannot be spread over devices; use --devices 1")
         if config.normalise_rewards:
             raise UsageError("normalise_rewards is for environments on the device; wrap this one with Gymnasium's own")
         env = environments.make(config.env, num_envs=config.loop.num_envs, **options)
     else:
         env = environments.make(config.env, **options)
-    agent = agents.make_agent(config.agent, env.observation_space, env.action_space)
     settings, notes = fitting_loop(config)
-    loop = make_loop(agent, env.action_space, settings)
+    schedule, rounded = make_schedule(
+        config.steps,
+        max(1, settings.num_envs * settings.unroll),
+        log_every=config.log.every,
+        evaluate_every=config.evaluate.every,
+        checkpoint_every=config.checkpoint.every,
+    )
+    agent_config = annealed(config, schedule.iterations)
+    for label in labels:
+        point = {name: value for name, value in label.items() if hasattr(agent_config, name)}
+        # Once for each member, so that a swept value is refused as the same value alone would be.
+        agent = agents.make_agent(dataclasses.replace(agent_config, **point), env.observation_space, env.action_space)
+    agent = agents.make_agent(agent_config, env.observation_space, env.action_space)
+    loop = make_loop(agent, env.action_space, settings, config.sampler)
     shared = {"episodes": config.evaluate.episodes, "max_steps": config.evaluate.max_steps}
     if host:
         lanes = environments.make(config.env, num_envs=min(config.evaluate.episodes, 16), **options)
@@ -139,15 +171,8 @@ def build(config: Train) -> Built:
             vector = wrappers.normalise_reward(vector, config.agent.discount)
         seeds = [label["seed"] for label in labels]
         program = compile_program(
-            loop, agent, vector, env, seeds=seeds, hyper=hyper, population=len(seeds) > 1, **shared
+            loop, agent, vector, env, seeds=seeds, hyper=hyper, population=len(seeds) > 1, mesh=mesh, **shared
         )
-    schedule, rounded = make_schedule(
-        config.steps,
-        loop.steps_per_iteration,
-        log_every=config.log.every,
-        evaluate_every=config.evaluate.every,
-        checkpoint_every=config.checkpoint.every,
-    )
     plan = make_plan(program, schedule, notes + rounded)
     return Built(resolved(config, settings, plan), env, agent, loop, program, plan, labels)
 
@@ -161,25 +186,61 @@ def resolved(config: Train, settings: Any, plan: Plan) -> Train:
         steps=plan.steps,
         log=dataclasses.replace(config.log, every=plan.schedule.log_every * per_iteration),
         evaluate=dataclasses.replace(config.evaluate, every=plan.schedule.evaluate_every * per_iteration),
+        checkpoint=dataclasses.replace(config.checkpoint, every=plan.schedule.checkpoint_every * per_iteration),
     )
 
 
-def make_loop(agent: Agent, action_space: Any, settings: OnPolicy | OffPolicy) -> Loop:
+def annealed(config: Train, iterations: int) -> Any:
+    """The agent's config, with its learning rate falling over the whole run if that was asked for."""
+    if not config.anneal:
+        return config.agent
+    if not hasattr(config.agent, "anneal_updates"):
+        raise UsageError(f"{agents.name_of(config.agent)} has no annealing; leave out --anneal True")
+    return dataclasses.replace(config.agent, anneal_updates=iterations)
+
+
+def make_loop(agent: Agent, action_space: Any, settings: OnPolicy | OffPolicy, sampler: str) -> Loop:
     """The loop of the settings' kind."""
     if isinstance(settings, OnPolicy):
         return on_policy(agent, settings)
-    return off_policy(agent, samplers.uniform(length=settings.n_step), action_space, settings)
+    return off_policy(agent, make_sampler(sampler, max(1, settings.n_step)), action_space, settings)
+
+
+def make_sampler(text: str, length: int) -> samplers.Sampler:
+    """``name`` or ``name(argument=number, …)`` of a factory in :mod:`jaxrl.samplers`.
+
+    Raises:
+        UsageError: for a name that is not there, or arguments that it does not take.
+    """
+    known = ("uniform", "truncated_geometric", "window", "linear", "newest_mixture", "emphasising_recent")
+    known += ("proportional", "ranked")
+    name, _, arguments = text.partition("(")
+    if name not in known:
+        raise unknown("sampler", name, known)
+    try:
+        call = ast.parse(f"f({arguments.removesuffix(')')})", mode="eval").body
+        options = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}  # type: ignore[attr-defined]
+        return getattr(samplers, name)(length=length, **options)
+    except (SyntaxError, TypeError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"cannot read the sampler '{text}' ({error}); write truncated_geometric(beta=4.6)") from None
 
 
 def fitting_loop(config: Train) -> tuple[Any, tuple[str, ...]]:
-    """The loop's settings with a capacity that the run can fill; the notes say what was made smaller."""
+    """The loop's settings, with a capacity that the run can fill where the user names none; the notes say so."""
     settings = config.loop
-    if isinstance(settings, OnPolicy) or settings.num_envs < 1:
+    if isinstance(settings, OnPolicy) or settings.num_envs < 1 or settings.capacity != OffPolicy.capacity:
         return settings, ()
-    most = max(-(-config.steps // settings.num_envs), 1) * settings.num_envs
+    block = settings.num_envs * max(settings.unroll, settings.n_step, 1)
+    needed = max(config.steps + block, settings.warmup + block, settings.batch_size)
+    most = -(-needed // settings.num_envs) * settings.num_envs
     if settings.capacity <= most:
-        return settings, ()
-    note = f"capacity {settings.capacity:,} becomes {most:,}: the run fills no more."
+        return dataclasses.replace(settings, capacity=settings.capacity // settings.num_envs * settings.num_envs), ()
+    note = (
+        f"capacity {settings.capacity:,} becomes {most:,}: the run fills no more. Name one with --loop.capacity if it may "
+        f"go on for more steps later."
+    )
     return dataclasses.replace(settings, capacity=most), (note,)
 
 
@@ -211,7 +272,9 @@ def save_config(config: Train, path: Path, command: str) -> None:
         "versions": versions,
         "device": str(jax.devices()[0].device_kind),
     }
-    path.write_text(json.dumps(content, indent=2) + "\n")
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(json.dumps(content, indent=2) + "\n")
+    partial.replace(path)
 
 
 def load_config(folder: Path) -> Train:
@@ -228,6 +291,11 @@ def load_config(folder: Path) -> Train:
         raise UsageError(f"{folder} is not a run folder: it has no config.json") from None
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is not a training config: {error}") from None
+
+
+def load_command(folder: Path) -> str:
+    """The command that started a run whose config can be read."""
+    return json.loads((folder / "config.json").read_text())["command"]
 
 
 def config_from_dict(agent: str, values: dict[str, Any]) -> Train:

@@ -6,60 +6,111 @@ others, ``--seeds 8`` trains eight side by side, and every setting is a flag (``
 
 import dataclasses
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 from rich.console import Console
 
 from experiments import cli, defaults
-from experiments.setup import Built, Train, build, differing_flags, latest_return, load_config, save_config
+from experiments.setup import (
+    Built,
+    Train,
+    build,
+    differing_flags,
+    latest_return,
+    load_command,
+    load_config,
+    save_config,
+)
 from experiments.showing import write_curve, write_rollout
 from jaxrl import agents
 from jaxrl.errors import UsageError
 from jaxrl.training import member
-from jaxrl.training.checkpoint import PARTS, open_checkpoints, restore
+from jaxrl.training.checkpoint import PARTS, saved_iterations
+from jaxrl.training.distributed import is_first, readable, same_text
+from jaxrl.training.keeper import discard_after, open_checkpoints
 from jaxrl.training.progress import print_plan, progress_bar
-from jaxrl.training.records import close_all, open_sinks, truncate_rows
-from jaxrl.training.run import Outcome, run
-from jaxrl.types import PyTree
+from jaxrl.training.records import Sink, close_all, jsonable, open_sinks, read_rows, truncate_rows
+from jaxrl.training.recovery import Recovery, load_state, origin_of, recover
+from jaxrl.training.run import Origin, Outcome, run
 
 
 def main(arguments: list[str], console: Console) -> int:
-    resume, rest = cli.take_option(arguments, "resume", "")
+    resume, rest = cli.take_option(cli.take_hosts(arguments), "resume", "")
+    console.quiet = console.quiet or not is_first()
     if resume:
         return go_on(Path(resume), rest, console)
     config, run_dir, command = read_command(rest)
     built = build(config)
     short = config.env.partition(":")[2].lower().replace("/", "-")
-    folder = cli.new_folder(run_dir, "train", f"{agents.name_of(config.agent)}_{short}")
-    save_config(built.config, folder / "config.json", command)
+    folder = Path()
+    if is_first():
+        folder = cli.new_folder(run_dir, "train", f"{agents.name_of(config.agent)}_{short}")
+        save_config(built.config, folder / "config.json", command)
+    folder = Path(same_text(str(folder)))
     return train(built, folder, command, console)
 
 
 def go_on(folder: Path, arguments: list[str], console: Console) -> int:
-    """Continue a run from its newest checkpoint, perhaps for more steps than it was started with."""
-    config = load_config(folder)
-    steps, rest = cli.take_option(arguments, "steps", str(config.steps))
-    if rest:
-        raise UsageError(f"a resumed run keeps its settings; only --steps can change, not {' '.join(rest)}")
-    if not steps.isdigit() or int(steps) < 1:
-        raise UsageError(f"steps {steps} cannot work; give a whole number")
-    built = build(dataclasses.replace(config, steps=int(steps)))
-    template = jax.eval_shape(built.program.init)
-    parts = PARTS if config.checkpoint.replay else ("agent", "loop")
-    state, meta = restore(folder / "checkpoints", template, parts=parts)
-    iteration, per_iteration = meta["iteration"], built.program.steps_per_iteration
-    if iteration >= built.plan.schedule.iterations:
-        done = f"{iteration * per_iteration:,} of {built.plan.steps:,} steps"
-        raise UsageError(f"{folder} has already taken {done}; give more with --steps {2 * iteration * per_iteration}")
-    if not config.checkpoint.replay and built.plan.memory["replay"]:
-        state = state._replace(replay=built.program.init().replay)
+    """Continue a run from its newest checkpoint, perhaps for more steps or on other devices than it was started with."""
+    config_steps = load_config(folder).steps
+    config, iteration = read_resume(load_config(folder), arguments)
+    built = build(config)
+    checkpoints, per_iteration = folder / "checkpoints", built.program.steps_per_iteration
+    command = load_command(folder)
+    if not saved_iterations(checkpoints) and iteration is None:
         console.print(
-            "  The replay was not saved: it starts empty, and this is not exactly the run it would have been."
+            "  No checkpoint was finished: the run starts again from its beginning, which gives the same bits."
         )
-    truncate_rows(folder, iteration * per_iteration)
-    save_config(built.config, folder / "config.json", meta["command"])
-    return train(built, folder, meta["command"], console, state, iteration)
+        if is_first():
+            truncate_rows(folder, -1)
+        return train(built, folder, command, console)
+    state, meta = load_state(built.program, checkpoints, iteration, parts_of(config))
+    if meta["iteration"] >= built.plan.schedule.iterations and (folder / "result.json").exists():
+        done = f"{meta['iteration'] * per_iteration:,} of {built.plan.steps:,} steps"
+        raise UsageError(f"{folder} has already taken {done}; give more with --steps {2 * built.plan.steps}")
+    longer = built.config.steps > config_steps
+    rows_held = getattr(built.config.loop, "capacity", 0)
+    lost = {
+        "The learning rate falls to zero over the whole run": longer and config.anneal,
+        f"The replay holds {rows_held:,} rows, as the run was started": config_steps <= rows_held < built.config.steps,
+        "The replay was not saved: it starts empty": not config.checkpoint.replay and jax.tree.leaves(state.replay),
+        "The environments live on the host: they start new episodes": not jax.tree.leaves(state.env),
+    }
+    for what in (what for what, is_lost in lost.items() if is_lost):
+        console.print(f"  {what}, and this is not exactly the run it would have been.", soft_wrap=True)
+    rows = []
+    if is_first():
+        (folder / "result.json").unlink(missing_ok=True)
+        discard_after(checkpoints, meta["iteration"])
+        rows = truncate_rows(folder, meta["iteration"] * per_iteration)
+        save_config(built.config, folder / "config.json", command)
+    return train(built, folder, command, console, origin_of(state, meta, rows, meta["restores"]), meta["restores"])
+
+
+def read_resume(config: Train, arguments: list[str]) -> tuple[Train, int | None]:
+    """The config with what may change when a run goes on, and the checkpoint that was named."""
+    numbers: dict[str, int] = {}
+    for name in ("steps", "devices", "iteration"):
+        text, arguments = cli.take_option(arguments, name, "")
+        if text and not text.isdigit():
+            raise UsageError(f"{name} {text} cannot work; give a whole number")
+        if text:
+            numbers[name] = int(text)
+    mesh, rest = cli.take_option(arguments, "mesh", config.mesh if "devices" not in numbers else "")
+    if rest:
+        raise UsageError(
+            f"a resumed run keeps its settings; only --steps, --devices, --mesh and --iteration can be given, "
+            f"not {' '.join(rest)}"
+        )
+    iteration = numbers.pop("iteration", None)
+    return dataclasses.replace(config, mesh=mesh, **numbers), iteration
+
+
+def parts_of(config: Train) -> tuple[str, ...]:
+    return PARTS if config.checkpoint.replay else ("agent", "loop")
 
 
 def read_command(arguments: list[str]) -> tuple[Train, str | None, str]:
@@ -71,9 +122,10 @@ def read_command(arguments: list[str]) -> tuple[Train, str | None, str]:
     about = (
         f"Train an agent. These are the settings of --agent {agent} (others: {', '.join(agents.names())}) "
         f"in --env {env} (see environments.list_environments()). --run-dir names the run's folder; --resume RUN goes on "
-        f"with a run, perhaps for more --steps."
+        f"with a run, perhaps for more --steps, on other --devices, or from an earlier --iteration."
     )
-    config = cli.parse(type(usual)[type(usual.agent), type(usual.loop)], rest, default=usual, description=about)
+    kind = Train[type(usual.agent), type(usual.loop)]  # type: ignore[misc, valid-type]
+    config = cli.parse(kind, rest, default=usual, description=about)
     flags = [
         "--agent",
         agent,
@@ -85,47 +137,66 @@ def read_command(arguments: list[str]) -> tuple[Train, str | None, str]:
 
 
 def train(
-    built: Built, folder: Path, command: str, console: Console, state: PyTree | None = None, iteration: int = 0
+    built: Built,
+    folder: Path,
+    command: str,
+    console: Console,
+    origin: Origin | None = None,
+    restores: list[dict] | None = None,
 ) -> int:
     """Run to the end, writing rows and checkpoints into the folder; then the figures. Returns the exit status."""
     config = built.config
     facts = {"agent": built.agent.name, "environment": config.env, "folder": str(folder), "again": command}
-    if iteration:
-        facts["resumed at"] = f"{iteration * built.program.steps_per_iteration:,} steps"
+    if origin is not None:
+        facts["resumed at"] = f"{origin.iteration * built.program.steps_per_iteration:,} steps"
     print_plan(built.plan, console, facts)
-    meta = {"command": command, "agent": built.agent.name, "members": len(built.labels)}
-    sinks = open_sinks(folder, dataclasses.asdict(config), tensorboard=config.log.tensorboard, wandb=config.log.wandb)
-    settings = config.checkpoint
+    warn = lambda text: console.print(f"  {text}", style="yellow", soft_wrap=True, markup=False)
+    log, settings = config.log, config.checkpoint
+    sinks: tuple[Sink, ...] = ()
+    if is_first():
+        sinks = open_sinks(folder, dataclasses.asdict(config), tensorboard=log.tensorboard, wandb=log.wandb, warn=warn)
     keeper = open_checkpoints(
-        folder / "checkpoints", keep=settings.keep, keep_best=settings.keep_best, replay=settings.replay
+        folder / "checkpoints", keep=settings.keep, keep_best=settings.keep_best, replay=settings.replay, warn=warn
     )
+    attempts = config.restores if config.on_nan == "restore" else 0
+    recovery = Recovery(folder, built.program, parts_of(config), attempts, keeper.wait, list(restores or []))
+    meta = {"command": command, "agent": built.agent.name, "members": len(built.labels), "restores": recovery.taken}
     try:
         with progress_bar(built.plan, console) as listener:
             outcome = run(
                 built.program,
                 built.plan.schedule,
-                state=state,
-                iteration=iteration,
+                origin=origin,
                 labels=built.labels,
                 sinks=sinks,
                 listeners=(listener,),
-                save=lambda at, state, score: keeper.save(at, state, meta, score),
+                save=lambda at, state, score: keeper.save(at, state, {**meta, "restores": [*recovery.taken]}, score),
+                recover=partial(recover, recovery),
             )
     finally:
         close_all(sinks)
         keeper.close()
-    report(built, outcome, folder, command, console)
-    return 128 + outcome.interrupted if outcome.interrupted else 0
+    outcome = outcome._replace(state=readable(outcome.state.agent))
+    if is_first():
+        report(built, outcome, folder, command, console, recovery.taken)
+    if outcome.interrupted:
+        return 128 + outcome.interrupted
+    return cli.EXIT_DISK if keeper.stopped() else 0
 
 
-def report(built: Built, outcome: Outcome, folder: Path, command: str, console: Console) -> None:
+def report(built: Built, outcome: Outcome, folder: Path, command: str, console: Console, restores: list[dict]) -> None:
     """The figures, and the lines a person reads last."""
     config = built.config
-    state = outcome.state.agent if built.program.members is None else member(outcome.state.agent, 0)
+    rows = outcome.rows or read_rows(folder / "metrics.jsonl")[-len(built.labels) :]
+    state = outcome.state if built.program.members is None else member(outcome.state, 0)
     curve = write_curve(folder, f"{built.agent.name} in {config.env}")
     page = write_rollout(built.env, built.agent, state, folder / "rollout.html")
-    result = {"return": latest_return(outcome.rows), "step": outcome.iteration * built.program.steps_per_iteration}
-    (folder / "result.json").write_text(json.dumps(result | {"interrupted": outcome.interrupted}) + "\n")
+    result: dict[str, Any] = {
+        "return": latest_return(rows),
+        "step": outcome.iteration * built.program.steps_per_iteration,
+    }
+    result |= {"interrupted": outcome.interrupted, "restores": restores}
+    (folder / "result.json").write_text(json.dumps({name: jsonable(value) for name, value in result.items()}) + "\n")
     steps = f"{result['step']:,} steps"
     console.print(
         f"{'interrupted after' if outcome.interrupted else 'finished'} {steps}, return {result['return']:,.1f}"
@@ -136,7 +207,7 @@ def report(built: Built, outcome: Outcome, folder: Path, command: str, console: 
     console.print(f"  evaluate   uv run python -m experiments.evaluate {folder}", soft_wrap=True)
     if outcome.interrupted:
         console.print(f"  go on      uv run python -m experiments.train --resume {folder}", soft_wrap=True)
-    elif len(built.labels) == 1:
+    elif built.program.members is None and built.env.num_envs is None:
         console.print(f"  64 seeds   {command} --seeds 64", soft_wrap=True)
 
 

@@ -174,7 +174,9 @@ def unscale_action(action: Array, low: ArrayLike, high: ArrayLike) -> Array:
     return jnp.where(half > 0.0, (action - middle) / jnp.where(half > 0.0, half, 1.0), 0.0)
 
 
-def smoothing_noise(key: Key, action: Array, std: Array | float, clip: Array | float, low: ArrayLike, high: ArrayLike) -> Array:
+def smoothing_noise(
+    key: Key, action: Array, std: Array | float, clip: Array | float, low: ArrayLike, high: ArrayLike
+) -> Array:
     """An action with clipped Gaussian noise added, within the bounds (Fujimoto et al. 2018, equation 14).
 
         clip(action + clip(noise, -c, c), low, high),    noise ~ N(0, s^2)

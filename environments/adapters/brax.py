@@ -142,7 +142,7 @@ def step_state(brax_env: Any, state: Any, action: Array) -> Any:
     """
     # Brax writes into state.metrics and state.info; mapping over the tree gives it dicts of its own.
     after = brax_env.step(jax.tree.map(lambda leaf: leaf, state), action)
-    if jax.tree.structure(after) != jax.tree.structure(state):
+    if jax.tree.structure(after) != jax.tree.structure(state):  # type: ignore[operator]
         kind = type(brax_env).__name__
         raise UsageError(f"the state of {kind} changes its structure in step; give reset the same metrics and info")
     return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, state)
@@ -209,7 +209,7 @@ def _mend_fluid() -> None:
     """Let ``brax.fluid`` run where ``jnp.clip`` no longer knows ``a_min``: give that one module its own ``clip``."""
     if "a_min" in inspect.signature(jnp.clip).parameters:
         return
-    fluid = importlib.import_module("brax.fluid")
+    fluid: Any = importlib.import_module("brax.fluid")
     namespace = types.ModuleType("jax.numpy for brax.fluid")
     vars(namespace).update(vars(jnp))
     vars(namespace)["clip"] = _clip_old_names

@@ -129,7 +129,10 @@ def _gymnasium() -> Any:
 def _check_arguments(name: str, spec: Any, kwargs: dict[str, Any]) -> None:
     from gymnasium.envs.registration import load_env_creator
 
-    creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    try:
+        creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    except ImportError as error:
+        raise UsageError(f"gymnasium:{name} needs a package that is not installed: {error}") from None
     parameters = inspect.signature(creator).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from environments import drawings
 from environments.adapters import first_step, single_step
 from environments.base import Environment
-from environments.rendering import gymnax_drawing
 from environments.wrappers.checks import positive_int
 from environments.wrappers.limits import time_limit
 from jaxrl.errors import MissingExtraError, UsageError, unknown
@@ -104,7 +104,7 @@ def from_gymnax(name: str, env: Any, params: Any = None, max_steps: int | None =
         step=partial(_step, env, params, template, observation_space),
         observation_space=observation_space,
         action_space=action_space,
-        rendering=gymnax_drawing(name.partition(":")[2]),
+        rendering=drawings.for_gymnax(name.partition(":")[2]),
     )
     return single if limit is None else time_limit(single, int(limit))
 

@@ -14,9 +14,12 @@ from jaxrl.spaces import Space
 
 # name -> module; an entry added here is known everywhere, and its agent passes through the conformance tests.
 AGENTS: dict[str, str] = {
+    "brc": "jaxrl.agents.brc",
     "dqn": "jaxrl.agents.dqn",
+    "fast_td3": "jaxrl.agents.fast_td3",
     "ppo": "jaxrl.agents.ppo",
     "sac": "jaxrl.agents.sac",
+    "simba_v2": "jaxrl.agents.simba_v2",
     "td3": "jaxrl.agents.td3",
 }
 

@@ -306,9 +306,7 @@ def verdicts(
     many = sum(not math.isnan(p) for p in usable)
     lower = options.get("aggregate") == "optimality_gap" if lower_is_better is None else lower_is_better
     note = f" after correcting for {many} comparisons" if many > 1 else ""
-    return {
-        name: decide(c, float(p), lower, unit, note) for name, c, p in zip(others, compared, adjusted, strict=True)
-    }
+    return {name: decide(c, float(p), lower, unit, note) for name, c, p in zip(others, compared, adjusted, strict=True)}
 
 
 def decide(c: Comparison, p_value: float, lower_is_better: bool, unit: str, note: str) -> Verdict:

@@ -261,9 +261,7 @@ def _decided(compared: Sequence[comparisons.Comparison], lower_is_better: bool) 
     many = sum(not math.isnan(p) for p in usable)
     note = f" after correcting for {many} comparisons" if many > 1 else ""
     adjusted = comparisons.holm(usable)
-    return [
-        comparisons.decide(c, float(p), lower_is_better, "", note) for c, p in zip(compared, adjusted, strict=True)
-    ]
+    return [comparisons.decide(c, float(p), lower_is_better, "", note) for c, p in zip(compared, adjusted, strict=True)]
 
 
 def _seeds(cell: Cell, base: Cell) -> tuple[list[Any], list[Any]] | None:

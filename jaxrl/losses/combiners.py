@@ -26,7 +26,7 @@ _TINY = 1e-20
 def gram(gradients: PyTree) -> Array:
     """Inner products of stacked gradients, every leaf ``[K, ...]``. float32 ``[K, K]``."""
     rows = [leaf.reshape(leaf.shape[0], -1).astype(jnp.float32) for leaf in jax.tree.leaves(gradients)]
-    return sum(jnp.matmul(row, row.T, precision="highest") for row in rows)
+    return jnp.sum(jnp.stack([jnp.matmul(row, row.T, precision="highest") for row in rows]), 0)
 
 
 def weighted_sum(gradients: PyTree, weights: Array) -> PyTree:

@@ -26,7 +26,7 @@ SMALLEST_SCALE = 1e-4
 class Statistics(NamedTuple):
     """Of the value targets of each task, ``[K]``."""
 
-    count: Array  # float32: targets so far; beyond 2^24 it stands still, and the average has become an exponential one
+    count: Array  # type: ignore[assignment]  # float32: targets so far; beyond 2^24 it stands still, and the average has become an exponential one
     mean: Array  # float32
     second: Array  # float32: mean squared deviation from the mean
 

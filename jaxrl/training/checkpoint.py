@@ -1,17 +1,19 @@
-"""Checkpoints: everything a run is, written by orbax beside the training, readable whole or not at all.
+"""Checkpoints: everything a run is, readable whole or not at all. :mod:`jaxrl.training.keeper` writes them.
 
 A checkpoint has three parts, so that a policy can be loaded without its replay: ``agent``, ``loop`` (environments,
-observation, key) and ``replay``; and a ``meta`` file that lists every array by name, shape and dtype. A file that does
-not fit is refused by the name of the first array that differs, before any of it is read.
+observation, key) and ``replay``; and a ``meta`` file that lists every array by name, shape, dtype and checksum. A file
+that does not fit is refused by the name of the first array that differs, before any of it is read.
 """
 
-from collections.abc import Callable
+import json
+import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 
 from jaxrl.errors import UsageError
 from jaxrl.training.loop import LoopState
@@ -19,56 +21,6 @@ from jaxrl.types import PyTree
 
 FORMAT = 1
 PARTS = ("agent", "loop", "replay")
-
-
-class Checkpointer(NamedTuple):
-    """An open folder of checkpoints."""
-
-    # (iteration, state, meta: JSON-able facts of the run, score: for keeping the best) -> None; returns while writing
-    save: Callable[[int, LoopState, dict[str, Any], float | None], None]
-    close: Callable[[], None]  # waits for what is being written
-
-
-def open_checkpoints(folder: Path, *, keep: int = 3, keep_best: int = 1, replay: bool = True) -> Checkpointer:
-    """A checkpointer that keeps the last ``keep`` checkpoints and the ``keep_best`` with the highest score.
-
-    Args:
-        replay: whether the replay storage is written; without it a resumed run starts with an empty one, and is not
-            the run it would have been.
-    Raises:
-        UsageError: where nothing would be kept.
-    """
-    if keep < 1:
-        raise UsageError(f"keep {keep} would delete every checkpoint; keep at least 1")
-    import orbax.checkpoint as ocp
-    from orbax.checkpoint import checkpoint_managers as policies
-
-    preserve: list[Any] = [policies.LatestN(keep)]
-    if keep_best:
-        preserve.append(
-            policies.BestN(n=keep_best, get_metric_fn=lambda m: m["score"], keep_checkpoints_without_metrics=False)
-        )
-    manager = ocp.CheckpointManager(
-        folder.absolute(),
-        options=ocp.CheckpointManagerOptions(preservation_policy=policies.AnyPreservationPolicy(preserve)),
-    )
-
-    def save(iteration: int, state: LoopState, meta: dict[str, Any], score: float | None) -> None:
-        parts = split(state)
-        if not replay:
-            parts["replay"] = ()
-        arrays = {name: ocp.args.StandardSave(pack(part)) for name, part in parts.items() if jax.tree.leaves(part)}
-        facts = {"format": FORMAT, "iteration": iteration, **meta, "arrays": {n: describe(p) for n, p in parts.items()}}
-        metrics = None if score is None or not np.isfinite(score) else {"score": float(score)}
-        manager.save(
-            iteration, args=ocp.args.Composite(meta=ocp.args.JsonSave(facts), **arrays), metrics=metrics, force=True
-        )
-
-    def close() -> None:
-        manager.wait_until_finished()
-        manager.close()
-
-    return Checkpointer(save, close)
 
 
 def saved_iterations(folder: Path) -> list[int]:
@@ -84,21 +36,26 @@ def load_meta(folder: Path, iteration: int | None = None) -> dict[str, Any]:
     Raises:
         UsageError: no checkpoint there, or not one of ours.
     """
-    import json
-
     iteration = newest(folder) if iteration is None else iteration
-    path = folder / str(iteration) / "meta" / "metadata"
-    try:
-        meta = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    if iteration not in saved_iterations(folder):
+        raise UsageError(f"there is no checkpoint {folder / str(iteration)}: {_offer(folder, iteration)}")
+    meta = _read_meta(folder, iteration)
+    if meta is None:
+        raise UsageError(f"checkpoint {folder / str(iteration)} is damaged or foreign: {_offer(folder, iteration)}")
+    if meta["format"] != FORMAT:
         raise UsageError(
-            f"checkpoint {folder / str(iteration)} is damaged or foreign: {_offer(folder, iteration)}"
-        ) from error
-    if meta.get("format") != FORMAT:
-        raise UsageError(
-            f"checkpoint {folder / str(iteration)} has format {meta.get('format')}, this version reads {FORMAT}"
+            f"checkpoint {folder / str(iteration)} has format {meta['format']}, this version reads {FORMAT}"
         )
     return meta
+
+
+def _read_meta(folder: Path, iteration: int) -> dict[str, Any] | None:
+    try:
+        meta = json.loads((folder / str(iteration) / "meta" / "metadata").read_text())
+        known = {"format", "iteration", "arrays"} <= meta.keys() and set(PARTS) <= meta["arrays"].keys()
+    except (OSError, ValueError, AttributeError, TypeError, KeyError):
+        return None
+    return meta if known else None
 
 
 def newest(folder: Path) -> int:
@@ -127,18 +84,32 @@ def restore(
     wanted = split(template)
     for part in parts:
         check_fits(describe(wanted[part]), meta["arrays"][part], f"{folder / str(iteration)}, {part}")
-    shapes = {part: jax.eval_shape(pack, wanted[part]) for part in parts}
-    arguments = {part: ocp.args.StandardRestore(shape) for part, shape in shapes.items() if jax.tree.leaves(shape)}
-    # Only the parts asked for are registered: a manager that knew of the others would look for them too.
+    shapes = {part: pack_shapes(wanted[part]) for part in parts}
+    arguments = {part: ocp.args.StandardRestore(shape) for part, shape in shapes.items() if shape}
     try:
-        with ocp.CheckpointManager(folder.absolute(), options=ocp.CheckpointManagerOptions(read_only=True)) as manager:
-            packed = manager.restore(iteration, args=ocp.args.Composite(**arguments))
+        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
+            packed = reader.restore((folder / str(iteration)).absolute(), args=ocp.args.Composite(**arguments))
     except Exception as error:  # whatever orbax raises for a truncated file, the reader's next step is the same
         raise UsageError(
-            f"checkpoint {folder / str(iteration)} cannot be read ({_first_line(error)}): {_offer(folder, iteration)}"
+            f"checkpoint {folder / str(iteration)} cannot be read ({first_line(error)}): {_offer(folder, iteration)}"
         ) from error
+    for part in arguments:
+        _check_sums(packed[part], meta.get("checksums", {}).get(part, {}), folder, iteration)
     read = {part: unpack(packed[part], wanted[part]) for part in arguments}
     return join({**wanted, **read}), meta
+
+
+def _check_sums(packed: dict[str, Any], sums: dict[str, int], folder: Path, iteration: int) -> None:
+    """Refuse an array whose bits are not those that were saved. Hosts that hold only a part of an array do not look."""
+    for name, leaf in packed.items():
+        if name in sums and leaf.is_fully_addressable and checksum(np.asarray(leaf)) != sums[name]:
+            where, offer = folder / str(iteration), _offer(folder, iteration)
+            raise UsageError(f"checkpoint {where} is damaged, the bits of '{name}' have changed: {offer}")
+
+
+def checksum(array: np.ndarray) -> int:
+    """CRC-32 of an array's bytes: a file whose bits have changed is refused, not trained on."""
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def split(state: LoopState) -> dict[str, PyTree]:
@@ -162,12 +133,25 @@ def pack(tree: PyTree) -> dict[str, Any]:
     return {name: plain(leaf) for name, leaf in named_leaves(tree)}
 
 
+def pack_shapes(template: PyTree) -> dict[str, jax.ShapeDtypeStruct]:
+    """Name -> shape, dtype and place of every leaf as it is in the file. Without a place it goes to the first device."""
+    shapes = jax.eval_shape(pack, template)
+    here = SingleDeviceSharding(jax.local_devices()[0])
+
+    def placed(name: str, like: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(
+            shapes[name].shape, shapes[name].dtype, sharding=getattr(like, "sharding", None) or here
+        )
+
+    return {name: placed(name, leaf) for name, leaf in named_leaves(template)}
+
+
 def unpack(packed: dict[str, Any], template: PyTree) -> PyTree:
     """The inverse of :func:`pack` into the template's structure."""
 
     def typed(name: str, like):
         if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(packed[name])
+            return jax.jit(jax.random.wrap_key_data, out_shardings=getattr(like, "sharding", None))(packed[name])
         return packed[name]
 
     leaves = [typed(name, leaf) for name, leaf in named_leaves(template)]
@@ -199,9 +183,12 @@ def named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
 
 
 def _offer(folder: Path, bad: int) -> str:
-    others = [i for i in saved_iterations(folder) if i != bad]
-    return f"the newest other one is iteration {others[-1]}" if others else "there is no other one in its folder"
+    others = [i for i in saved_iterations(folder) if i != bad and _read_meta(folder, i) is not None]
+    return f"the newest other one is --iteration {others[-1]}" if others else "there is no other one in its folder"
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What went wrong, in one line."""
+    if "No space left" in str(error) or "RESOURCE_EXHAUSTED" in str(error):
+        return "no space left on the disk"
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -16,8 +16,8 @@ import numpy as np
 from jaxrl.agents.base import Agent
 from jaxrl.errors import UsageError
 from jaxrl.training.evaluation import Episodes, check_evaluation
-from jaxrl.training.loop import Loop, LoopState, Sums, block_of, check_learning, check_num_envs, measure
-from jaxrl.training.program import Chunk, Program, evaluation_key, finite_leaves
+from jaxrl.training.loop import GUARD, Loop, LoopState, Sums, block_of, check_learning, check_num_envs, measure
+from jaxrl.training.program import Chunk, Program, both, evaluation_key, finite_leaves
 from jaxrl.types import Experience, Key, PyTree, Step
 
 
@@ -75,18 +75,19 @@ def host_program(
             for name, (total, number) in (sums | learned).items():
                 old = totals.get(name, (0.0, 0.0))
                 totals[name] = (old[0] + total, old[1] + number)
-        counts = {name: np.asarray(number) for name, (_, number) in totals.items()}
-        means = {
-            n: np.asarray(t) / np.maximum(c, 1) if c > 0 else np.float32(np.nan) for n, (t, c) in _host(totals).items()
-        }
-        return state, Chunk(means, counts, finite(state))
+        met = {name: total == 0 for name, (total, _) in totals.items() if name.startswith(GUARD)}
+        guards = {name.removeprefix(GUARD): np.asarray(flag) for name, flag in met.items()}
+        measured = {name: pair for name, pair in _host(totals).items() if name not in met}
+        counts = {name: number for name, (_, number) in measured.items()}
+        means = {n: t / np.maximum(c, 1) if c > 0 else np.float32(np.nan) for n, (t, c) in measured.items()}
+        return state, Chunk(means, counts, both(guards, finite(state)))
 
     def evaluate(state: LoopState, iteration: int) -> Episodes:
         key = evaluation_key(np.uint32(seed), np.int32(iteration))
         return _evaluate(evaluation_env, lambda o, k: play(state.agent, o, k), key, fold_in, episodes, limit)
 
     counts = loop.steps_per_iteration, loop.updates_per_iteration, loop.warmup_iterations
-    return Program(init, advance, evaluate, None, *counts, block)
+    return Program(init, advance, evaluate, None, *counts, block, partial(jax.eval_shape, start, example))
 
 
 def _policy(act: Callable, state: LoopState, iteration: np.int32, observation: PyTree, key: Key) -> np.ndarray:
@@ -95,7 +96,7 @@ def _policy(act: Callable, state: LoopState, iteration: np.int32, observation: P
 
 def _collect(
     env: Any, act: Callable, observation: PyTree, length: int, key_of: Callable[[int], Key]
-) -> tuple[PyTree, Experience, Sums]:
+) -> tuple[PyTree, Experience, dict[str, tuple[np.ndarray, np.ndarray]]]:
     blocks, totals = [], None
     for t in range(length):
         action = act(observation, key_of(t))
@@ -117,7 +118,9 @@ def _evaluate(env: Any, act: Callable, key: Key, fold_in: Callable, episodes: in
     """Lanes play on until enough episodes have ended; the first ``episodes`` by start order are kept, so that short
     episodes are not counted more often than long ones."""
     rounds = -(-episodes // env.num_envs)
-    returns, lengths, terminated = [], [], []
+    returns: list[float] = []
+    lengths: list[int] = []
+    terminated: list[bool] = []
     for r in range(rounds):
         observation = env.reset(int(jax.random.bits(fold_in(key, r), dtype=jnp.uint32) >> 1)).observation
         total, length = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int32)

@@ -7,6 +7,7 @@ run, and ``vmap`` over it is a population. :mod:`jaxrl.training.program` compile
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ from jaxrl.types import Array, Experience, Key, PyTree, Step, check_key, done
 
 # name -> (sum, count): means that are taken only when a row is written, so that nothing grows with the steps.
 Sums = dict[str, tuple[Array, Array]]
+GUARD = "not_finite/"  # sums with this prefix count NaN and infinities; they stop the run and are no column of a row
 
 
 class LoopState(NamedTuple):
@@ -115,6 +117,8 @@ def off_policy(agent: Agent, sampler: Sampler, action_space: Space, config: OffP
         UsageError: where agent, storage and sizes do not fit.
     """
     _check(agent, config, on_policy=False)
+    if isinstance(action_space, dict):
+        raise UsageError(f"random actions need one space, got a dict of {', '.join(action_space)}")
     steps_per_iteration = config.num_envs * config.unroll
     warmup_iterations = -(-config.warmup // steps_per_iteration)
     _check_replay(config, sampler.length, (warmup_iterations + 1) * steps_per_iteration)
@@ -264,6 +268,7 @@ def measure(step: Step) -> Sums:
     ended = done(step)
     episodes = jnp.sum(ended, dtype=jnp.float32)
     sums: Sums = {"episode/terminated": (jnp.sum(step.terminated, dtype=jnp.float32), episodes)}
+    sums |= _not_finite(step)
     for name, value in step.metrics.items():
         if name.startswith("episode/"):
             sums[name] = (jnp.sum(jnp.where(ended, value, 0.0)), episodes)
@@ -272,8 +277,23 @@ def measure(step: Step) -> Sums:
     return sums
 
 
-def _zero_metrics(agent: Agent, sampler: Sampler, batch_size: int, *arrays: PyTree) -> dict[str, Array]:
-    shapes = jax.eval_shape(lambda *a: replay_update(agent, sampler, *a, batch_size)[2], *arrays)
+def _not_finite(step: Step) -> Sums:
+    """How many numbers of what was observed are NaN or infinite; a run of many iterations must not lose sight of one."""
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(
+        {"observation": step.next_observation, "reward": step.reward}
+    ):
+        if jnp.issubdtype(leaf.dtype, jnp.inexact):
+            name = GUARD + jax.tree_util.keystr(path, simple=True, separator="/")
+            found[name] = (jnp.sum(~jnp.isfinite(leaf), dtype=jnp.float32), jnp.float32(1))
+    return found
+
+
+def _zero_metrics(
+    agent: Agent, sampler: Sampler, batch_size: int, agent_state: PyTree, replay: PyTree, key: Key
+) -> dict[str, Array]:
+    update = partial(replay_update, agent, sampler, batch_size=batch_size)
+    shapes = jax.eval_shape(lambda *arrays: update(*arrays)[2], agent_state, replay, key)
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
 

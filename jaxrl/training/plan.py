@@ -57,7 +57,12 @@ class Plan:
 
 
 def make_schedule(
-    steps: int, per_iteration: int, *, log_every: int = 0, evaluate_every: int | None = None, checkpoint_every: int = 0
+    steps: int,
+    per_iteration: int,
+    *,
+    log_every: int = 0,
+    evaluate_every: int | None = None,
+    checkpoint_every: int | None = 0,
 ) -> tuple[Schedule, tuple[str, ...]]:
     """Round steps and intervals to whole iterations, and say so.
 
@@ -66,19 +71,20 @@ def make_schedule(
         per_iteration: environment steps in one iteration.
         log_every: steps between rows; 0 for a fiftieth of the run.
         evaluate_every: steps between evaluations; None for a tenth of the run, 0 for none.
-        checkpoint_every: steps between checkpoints; 0 for one at the end.
+        checkpoint_every: steps between checkpoints; None for one with every evaluation, 0 for one at the end.
     Raises:
         UsageError: for negative numbers, or no steps at all.
     """
     if steps < 1:
         raise UsageError(f"steps {steps} cannot work; the least is one iteration, {per_iteration} steps")
-    for name, value in (
-        ("log_every", log_every),
-        ("evaluate_every", evaluate_every or 0),
-        ("checkpoint_every", checkpoint_every),
-    ):
+    for name, value in {
+        "log_every": log_every,
+        "evaluate_every": evaluate_every or 0,
+        "checkpoint_every": checkpoint_every or 0,
+    }.items():
         if value < 0:
-            raise UsageError(f"{name} {value} cannot work; 0 picks a default, or give a number of steps")
+            least = "0 picks a default" if name == "log_every" else "0 is never"
+            raise UsageError(f"{name} {value} cannot work; {least}, or give a number of steps")
     notes = []
 
     def whole(name: str, value: float) -> int:
@@ -91,22 +97,16 @@ def make_schedule(
 
     iterations = whole("steps", steps)
     total = iterations * per_iteration
-    evaluate = EVALUATIONS if evaluate_every is None else evaluate_every
-    return (
-        Schedule(
-            iterations=iterations,
-            log_every=whole("log_every", log_every) if log_every else whole("", total / LOG_POINTS),
-            evaluate_every=(
-                whole("", total / evaluate)
-                if evaluate_every is None
-                else whole("evaluate_every", evaluate)
-                if evaluate
-                else 0
-            ),
-            checkpoint_every=whole("checkpoint_every", checkpoint_every) if checkpoint_every else 0,
-        ),
-        tuple(notes),
-    )
+    if evaluate_every is None:
+        evaluate = whole("", total / EVALUATIONS)
+    else:
+        evaluate = whole("evaluate_every", evaluate_every) if evaluate_every else 0
+    if checkpoint_every is None:
+        checkpoint = evaluate
+    else:
+        checkpoint = whole("checkpoint_every", checkpoint_every) if checkpoint_every else 0
+    log = whole("log_every", log_every) if log_every else whole("", total / LOG_POINTS)
+    return Schedule(iterations, log, evaluate, checkpoint), tuple(notes)
 
 
 def make_plan(program: Program, schedule: Schedule, notes: tuple[str, ...] = ()) -> Plan:

@@ -17,7 +17,7 @@ from jaxrl.agents.base import Agent
 from jaxrl.errors import UsageError
 from jaxrl.training import evaluation
 from jaxrl.training.evaluation import Episodes
-from jaxrl.training.loop import Loop, LoopState, block_of, check_learning, check_num_envs, iterate, start
+from jaxrl.training.loop import GUARD, Loop, LoopState, block_of, check_learning, check_num_envs, iterate, start
 from jaxrl.training.sharding import replicated, state_sharding
 from jaxrl.types import Array, Experience, Key, PyTree
 
@@ -41,6 +41,7 @@ class Program(NamedTuple):
     updates_per_iteration: int
     warmup_iterations: int
     block: Experience  # shapes of what one member learns from in one iteration
+    template: Callable[[], PyTree]  # () -> shapes of the state, and where each array lives
 
 
 def compile_program(
@@ -112,7 +113,16 @@ def compile_program(
         updates_per_iteration=loop.updates_per_iteration,
         warmup_iterations=loop.warmup_iterations,
         block=block,
+        template=partial(template_of, partial(compiled_init, seed_array, leaves), placed),
     )
+
+
+def template_of(init: Callable[[], PyTree], placed: PyTree | None) -> PyTree:
+    """Shapes of what ``init`` makes, with the sharding of each leaf where a mesh says it."""
+    shapes = jax.eval_shape(init)
+    if placed is None:
+        return shapes
+    return jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), shapes, placed)
 
 
 def evaluation_key(seed: Array, iteration: Array) -> Key:
@@ -132,11 +142,16 @@ def advance(
         return state, jax.tree.map(jnp.add, sums, new)
 
     state, sums = jax.lax.fori_loop(first, first + count, body, (state, zeros))
-    means = {
-        name: jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan) for name, (total, count) in sums.items()
-    }
-    counts = {name: count for name, (_, count) in sums.items()}
-    return state, Chunk(means, counts, finite_leaves(state, population))
+    guards = {name.removeprefix(GUARD): total == 0 for name, (total, _) in sums.items() if name.startswith(GUARD)}
+    measured = {name: pair for name, pair in sums.items() if not name.startswith(GUARD)}
+    means = {n: jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan) for n, (total, count) in measured.items()}
+    counts = {name: count for name, (_, count) in measured.items()}
+    return state, Chunk(means, counts, both(guards, finite_leaves(state, population)))
+
+
+def both(first: dict[str, Array], second: dict[str, Array]) -> dict[str, Array]:
+    """Flags of both; where a name is in both, it is true where both are."""
+    return first | {name: flag & first.get(name, True) for name, flag in second.items()}
 
 
 def finite_leaves(state: LoopState, population: bool) -> dict[str, Array]:

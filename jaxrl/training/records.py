@@ -5,8 +5,12 @@ not measured is absent. Columns named ``time/…`` are the only ones that differ
 """
 
 import csv
+import errno
+import importlib.util
+import io
 import json
 import math
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,15 +27,23 @@ class Sink(NamedTuple):
     close: Callable[[], None]
 
 
-def open_sinks(folder: Path, config: Row, *, tensorboard: bool = False, wandb: str | None = None) -> tuple[Sink, ...]:
+def open_sinks(
+    folder: Path,
+    config: Row,
+    *,
+    tensorboard: bool = False,
+    wandb: str | None = None,
+    warn: Callable[[str], None] = print,
+) -> tuple[Sink, ...]:
     """All sinks of a run folder.
 
     Args:
         wandb: a project's name, or None. Without an account it works offline (``WANDB_MODE=offline``).
+        warn: told in one line when the disk is full; training goes on.
     Raises:
         MissingExtraError: where a package that was asked for is not installed.
     """
-    sinks = [json_lines(folder / "metrics.jsonl"), csv_table(folder / "metrics.csv")]
+    sinks = [patient(json_lines(folder / "metrics.jsonl"), warn), patient(csv_table(folder / "metrics.csv"), warn)]
     if tensorboard:
         sinks.append(_tensorboard(folder / "tensorboard"))
     if wandb is not None:
@@ -39,33 +51,72 @@ def open_sinks(folder: Path, config: Row, *, tensorboard: bool = False, wandb: s
     return tuple(sinks)
 
 
+def check_sinks(tensorboard: bool, wandb: str | None) -> None:
+    """Refuse, before a folder is made, sinks whose package is not installed."""
+    for wanted, module, extra in ((tensorboard, "tensorboardX", "tensorboard"), (wandb is not None, "wandb", "wandb")):
+        if wanted and importlib.util.find_spec(module) is None:
+            raise MissingExtraError(module, extra)
+
+
 def json_lines(path: Path) -> Sink:
     """One JSON object a line, on disk before the next row is computed."""
-    file = path.open("a", encoding="utf-8")
 
     def write(row: Row) -> None:
-        file.write(json.dumps({name: jsonable(value) for name, value in row.items()}) + "\n")
-        file.flush()
+        append(path, (json.dumps({name: jsonable(value) for name, value in row.items()}) + "\n").encode())
 
-    return Sink(write, file.close)
+    return Sink(write, lambda: None)
 
 
 def csv_table(path: Path) -> Sink:
     """The same rows as a table. A column that first appears late (an evaluation) is added to the rows before it, empty."""
-    columns: list[str] = []
-    if path.exists():
-        with path.open(newline="", encoding="utf-8") as file:
-            columns = next(csv.reader(file), [])
 
     def write(row: Row) -> None:
+        columns: list[str] = []
+        if path.exists():
+            with path.open(newline="", encoding="utf-8") as file:
+                columns = next(csv.reader(file), [])
         new = [name for name in row if name not in columns]
         if new:
             columns.extend(new)
             _rewrite_csv(path, columns)
-        with path.open("a", newline="", encoding="utf-8") as file:
-            csv.DictWriter(file, columns, restval="").writerow(row)
+        line = io.StringIO(newline="")
+        csv.DictWriter(line, columns, restval="").writerow(row)
+        append(path, line.getvalue().encode())
 
     return Sink(write, lambda: None)
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add to the end of a file, all of it or, where the disk is full, nothing.
+
+    Nothing is buffered or held open between rows, so that a file may be cut or replaced while a run goes on.
+    """
+    with path.open("ab", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        try:
+            written = file.write(data)
+            if written != len(data):  # what fitted of a row is no row
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        except OSError:
+            file.truncate(size)
+            raise
+
+
+def patient(sink: Sink, warn: Callable[[str], None]) -> Sink:
+    """A sink that keeps rows it cannot write, says so once, and writes them in order when there is room again."""
+    waiting: list[Row] = []
+
+    def write(row: Row) -> None:
+        waiting.append(row)
+        try:
+            while waiting:
+                sink.write(waiting[0])
+                waiting.pop(0)
+        except OSError as error:
+            if len(waiting) == 1:
+                warn(f"a row cannot be written ({error.strerror}): rows are held in memory until it can")
+
+    return Sink(write, sink.close)
 
 
 def _rewrite_csv(path: Path, columns: list[str]) -> None:
@@ -73,7 +124,7 @@ def _rewrite_csv(path: Path, columns: list[str]) -> None:
     if path.exists():
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
-    partial = path.with_suffix(".csv.partial")
+    partial = path.with_name(f"{path.name}.new")
     with partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, restval="")
         writer.writeheader()
@@ -120,25 +171,29 @@ def _wandb(project: str, folder: Path, config: Row) -> Sink:
 def read_rows(path: Path) -> list[Row]:
     """The rows of a ``metrics.jsonl``; a half-written last line, as a kill leaves it, is left out."""
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().splitlines():
         try:
             rows.append(json.loads(line))
-        except json.JSONDecodeError:
+        except ValueError:
             continue
-    return rows
+    return [row for row in rows if isinstance(row, dict) and "step" in row]
 
 
-def truncate_rows(folder: Path, step: int) -> None:
-    """Drop rows after ``step``, so that a resumed run continues without a gap or a repeated row."""
+def truncate_rows(folder: Path, step: int) -> list[Row]:
+    """Drop rows after ``step``, so that a resumed run continues without a gap or a repeated row; returns those kept.
+
+    Both files are replaced whole: a kill in the middle leaves the old one or the new one.
+    """
     path = folder / "metrics.jsonl"
     kept = [row for row in read_rows(path) if row["step"] <= step] if path.exists() else []
-    for name in ("metrics.jsonl", "metrics.csv"):
-        (folder / name).unlink(missing_ok=True)
-    sinks = (json_lines(path), csv_table(folder / "metrics.csv"))
-    for row in kept:
-        for sink in sinks:
+    for name, sink_of in (("metrics.jsonl", json_lines), ("metrics.csv", csv_table)):
+        partial = folder / f"{name}.partial"
+        partial.write_bytes(b"")
+        sink = sink_of(partial)
+        for row in kept:
             sink.write(row)
-    close_all(sinks)
+        partial.replace(folder / name)
+    return kept
 
 
 def close_all(sinks: Iterable[Sink]) -> None:

@@ -5,12 +5,14 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from jaxrl.errors import UsageError
+from jaxrl.training.distributed import agree
 from jaxrl.training.plan import Schedule
 from jaxrl.training.program import Chunk, Program
 from jaxrl.training.records import Row, Sink
@@ -27,15 +29,31 @@ class Outcome(NamedTuple):
 
 
 class NotFiniteError(RuntimeError):
-    """NaN or infinity in the run; names the leaf or metric, the member and the step."""
+    """NaN or infinity in the run; names the leaf or metric, the member, the step, and what to go back to.
 
-    def __init__(self, what: list[str], step: int):
-        self.what, self.step = what, step
+    Args:
+        members: those in which it is; ``[0]`` for a single run.
+        remedy: a sentence on the last good checkpoint.
+    """
+
+    def __init__(self, what: list[str], step: int, members: tuple[int, ...] = (0,), remedy: str = ""):
+        self.what, self.step, self.members = what, step, members
         more = f" and {len(what) - 3} more" if len(what) > 3 else ""
-        super().__init__(f"not finite at step {step:,}: {', '.join(what[:3])}{more}")
+        super().__init__(f"not finite at step {step:,}: {', '.join(what[:3])}{more}{remedy and '; '}{remedy}")
+
+
+class Origin(NamedTuple):
+    """Where a run goes on from. The state is donated to the run."""
+
+    state: PyTree
+    iteration: int
+    score: float = float("nan")  # of the last evaluation before it
+    seconds: float = 0.0  # that the run has already taken
+    columns: Row = MappingProxyType({})  # type: ignore[assignment]  # what every row from here on says besides
 
 
 Save = Callable[[int, PyTree, float | None], None]  # (iteration, state, score)
+Recover = Callable[[NotFiniteError], Origin]
 Listener = Callable[[Row], None]
 
 
@@ -43,12 +61,12 @@ def run(
     program: Program,
     schedule: Schedule,
     *,
-    state: PyTree | None = None,
-    iteration: int = 0,
+    origin: Origin | None = None,
     labels: list[Row] | None = None,
     sinks: tuple[Sink, ...] = (),
     listeners: tuple[Listener, ...] = (),
     save: Save | None = None,
+    recover: Recover | None = None,
     score: str = "eval/return",
 ) -> Outcome:
     """Train until the schedule ends, SIGINT or SIGTERM arrives, or a number is not finite.
@@ -56,10 +74,11 @@ def run(
     A signal stops the run at the next moment of the schedule, with everything written.
 
     Args:
-        state, iteration: where to go on from; a fresh start where absent. The state is donated: use the outcome's.
+        origin: where to go on from; a fresh start where absent.
         labels: what to put into every row of each member, such as its seed.
         sinks: where rows are written; listeners: who else hears of them, such as a progress display.
         save: called at the schedule's checkpoints, at the end and when interrupted.
+        recover: asked where to go on from after a number that is not finite; raises where nowhere.
         score: the column by which the best checkpoint is kept.
     Raises:
         NotFiniteError: at the log point after the number appeared. Nothing is saved of that state.
@@ -67,32 +86,43 @@ def run(
     labels = labels or [{} for _ in range(program.members or 1)]
     if len(labels) != (program.members or 1):
         raise UsageError(f"{len(labels)} labels for {program.members or 1} members")
-    clock = _Clock()
     rows: list[Row] = []
-    best = float("nan")
-    saved = -1
-    if state is None:
-        state = program.init()
-        if schedule.evaluates_at(0):
-            rows = _write(program, 0, labels, {}, evaluation_columns(program, state, 0), clock, sinks, listeners)
-            best = mean_of(rows, score)
+    columns: Row
     with stop_on_signal() as stopped:
-        while iteration < schedule.iterations and not stopped():
+        if origin is None:
+            clock, saved = _Clock(), -1
+            state, iteration, best, columns = jax.block_until_ready(program.init()), 0, float("nan"), {}
+            if schedule.evaluates_at(0):
+                rows = _write(program, 0, labels, {}, evaluation_columns(program, state, 0), clock, sinks, listeners)
+                best = mean_of(rows, score)
+        else:
+            state, iteration, best, seconds, columns = origin
+            clock, saved = _Clock(seconds), iteration
+        while iteration < schedule.iterations and not agree(stopped()):
             until = schedule.next_stop(iteration)
             began = time.perf_counter()
             state, chunk = program.advance(state, iteration, until - iteration)
             chunk = jax.device_get(chunk)
             clock.trained(time.perf_counter() - began, (until - iteration) * program.steps_per_iteration * len(labels))
+            try:
+                check_finite(chunk, until * program.steps_per_iteration)
+            except NotFiniteError as error:
+                if recover is None:
+                    raise
+                del state  # the memory is needed for what comes in its place
+                state, iteration, best, _, columns = recover(error)
+                saved = iteration
+                continue
             iteration = until
-            check_finite(chunk, iteration * program.steps_per_iteration)
             evaluated = evaluation_columns(program, state, iteration) if schedule.evaluates_at(iteration) else {}
-            rows = _write(program, iteration, labels, metric_columns(chunk), evaluated, clock, sinks, listeners)
+            told = [{**label, **columns} for label in labels]
+            rows = _write(program, iteration, told, metric_columns(chunk), evaluated, clock, sinks, listeners)
             if evaluated:
                 best = mean_of(rows, score)
             if save and schedule.checkpoints_at(iteration):
                 save(iteration, state, best)
                 saved = iteration
-        interrupted = stopped()
+        interrupted = agree(stopped())
     if save and saved != iteration:
         save(iteration, state, best)
     return Outcome(state, iteration, rows, interrupted)
@@ -110,7 +140,8 @@ def check_finite(chunk: Chunk, step: int) -> None:
     ordered = sorted(flags.items(), key=lambda item: not item[0].startswith("agent/params"))
     bad = [found for name, ok in ordered if not np.all(ok) for found in where(name, np.asarray(ok))]
     if bad:
-        raise NotFiniteError(bad, step)
+        members = {int(i) for _, ok in ordered for i in np.flatnonzero(~np.atleast_1d(ok))}
+        raise NotFiniteError(bad, step, tuple(sorted(members)))
 
 
 def metric_columns(chunk: Chunk) -> dict[str, np.ndarray]:
@@ -146,7 +177,7 @@ def stop_on_signal() -> Iterator[Callable[[], int]]:
 
     def note(number: int, frame: Any) -> None:
         noted.append(number)
-        signal.signal(number, previous[number])
+        signal.signal(number, previous[signal.Signals(number)])
 
     try:
         previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -161,10 +192,10 @@ def stop_on_signal() -> Iterator[Callable[[], int]]:
 
 
 class _Clock:
-    """Seconds since the start, and the rate of the last chunk."""
+    """Seconds since the start, over all processes that the run has had, and the rate of the last chunk."""
 
-    def __init__(self) -> None:
-        self.start = time.perf_counter()
+    def __init__(self, already: float = 0.0) -> None:
+        self.start = time.perf_counter() - already
         self.rate = 0.0
 
     def trained(self, seconds: float, steps: int) -> None:

@@ -5,6 +5,7 @@ replay storage live together on one device; the agent is the same on all, and it
 those of the whole batch, because ``jit`` inserts the sums. Nothing in a loop or an agent knows of it.
 """
 
+import re
 from typing import Any
 
 import jax
@@ -45,6 +46,30 @@ def make_mesh(devices: int = 0, shape: tuple[int, int] | None = None, members: i
             raise UsageError(f"{what} {count} cannot be divided over {parts} devices; nearest are {nearest}")
     grid = np.asarray(available[:devices]).reshape(shape)
     return Mesh(grid, (MEMBERS, ENVS), axis_types=(AxisType.Auto, AxisType.Auto))
+
+
+def choose_mesh(devices: int, shape: str, members: int, num_envs: int) -> Mesh | None:
+    """The mesh that two flags ask for; None for one device. Several hosts always share one.
+
+    Args:
+        devices: how many, over all hosts; 0 for all there are.
+        shape: ``2x4``: devices along members and along environments; "" to choose.
+    Raises:
+        UsageError: where they contradict each other or what is there, or do not divide what is to be divided.
+    """
+    if devices < 0:
+        raise UsageError(f"devices {devices} cannot work; 0 takes all {len(jax.devices())} there are")
+    if devices == 1 and jax.process_count() > 1:
+        devices = 0  # every host has a part in the run
+    if not shape:
+        return None if devices == 1 else make_mesh(devices, None, members, num_envs)
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", shape)
+    if match is None:
+        raise UsageError(
+            f"cannot read the mesh '{shape}'; write 2x4 for 2 devices along members and 4 along environments"
+        )
+    both = int(match[1]), int(match[2])
+    return make_mesh(0 if devices == 1 else devices, both, members, num_envs)
 
 
 def state_sharding(mesh: Mesh, shapes: LoopState, num_envs: int, population: bool) -> LoopState:

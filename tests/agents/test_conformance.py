@@ -7,6 +7,7 @@ import optax
 import pytest
 
 from jaxrl import agents
+from jaxrl.distributions import scale_action
 from jaxrl.errors import UsageError
 from jaxrl.spaces import Box
 from jaxrl.types import Experience
@@ -238,10 +239,17 @@ def test_a_time_limit_is_not_a_death(name, kind):
     """
     fields = {"discount": 0.9, "gae_lambda": 0.0, "initial_temperature": 1e-6, "minibatches": 1, "epochs": 1}
     agent = toys.make(name, kind, optax.adam(0.01), activation="tanh", policy_delay=1, **fields)
-    # Every action meets flagged and unflagged steps alike, so that no critic can tell them apart.
-    action = jnp.broadcast_to(toys.experience(kind).action[:1], toys.experience(kind).action.shape)
-    constant = jnp.full((toys.T, toys.N, 3), 0.5)
-    flag = jnp.broadcast_to((jnp.arange(toys.T) == toys.T - 1)[:, None], (toys.T, toys.N))
+    # Every action meets flagged and unflagged steps alike, so that no critic can tell them apart; and there are enough of
+    # them, bounds included, that no policy finds one that the critics know nothing of.
+    lanes, space = 32, toys.ACTIONS[kind]
+    if kind == "box":
+        unit = np.clip(np.random.default_rng(0).uniform(-1.5, 1.5, (lanes, *space.shape)), -1.0, 1.0)
+        action = scale_action(jnp.float32(unit), space.low, space.high)
+    else:
+        action = jnp.arange(lanes, dtype=jnp.int32) % space.n
+    action = jnp.broadcast_to(action, (toys.T, *action.shape))
+    constant = jnp.full((toys.T, lanes, 3), 0.5)
+    flag = jnp.broadcast_to((jnp.arange(toys.T) == toys.T - 1)[:, None], (toys.T, lanes))
     flags = {"truncated": (jnp.zeros_like(flag), flag), "terminated": (flag, jnp.zeros_like(flag))}
 
     def learn(terminated, truncated, key):
@@ -287,7 +295,7 @@ def test_a_one_step_task_is_learned(name, kind):
 def test_images_and_scalars_are_observed(name, kind):
     """Shapes only: an image goes through convolutions, anything else is flattened."""
     for space in (Box(0, 255, (36, 36, 2), np.uint8), Box(-1.0, 1.0, ()), Box(-1.0, 1.0, (2, 3))):
-        agent = toys.make(name, kind, observations=space)
+        agent = toys.make(name, kind, observations=space, normalise_observations=False)
         rollout = toys.experience(kind)
         observation = np.zeros((toys.T, toys.N, *space.shape), space.dtype)
         rollout = rollout._replace(observation=observation, next_observation=observation)
@@ -324,7 +332,7 @@ def test_bad_configurations_are_refused_before_anything_compiles(name):
     kind = next(kind for other, kind in toys.CASES if other == name)
     with pytest.raises(UsageError, match=r"discount 1.01 is not within \[0.0, 1.0\]; the nearest that works is 1.0"):
         toys.make(name, kind, discount=1.01)
-    with pytest.raises(UsageError, match=r"hidden_sizes \(8, 0\) cannot work; it must be at least 1"):
+    with pytest.raises(UsageError, match=r"(hidden_sizes \(8, 0\)|width 0) cannot work; it must be at least 1"):
         toys.make(name, kind, hidden_sizes=(8, 0))
     with pytest.raises(UsageError, match="did you mean 'tanh'"):
         toys.make(name, kind, activation="tahn")

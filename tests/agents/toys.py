@@ -19,11 +19,31 @@ ACTIONS = {"box": Box([-2.0, 0.0], [2.0, 10.0]), "discrete": Discrete(3)}
 T, N = 4, 4
 
 
+# Fields that only some agents have: supports wide enough for the values met in tests, and little of everything else.
+SMALL = {
+    "value_min": -20.0,
+    "value_max": 20.0,
+    "num_bins": 41,
+    "actor_blocks": 1,
+    "critic_blocks": 1,
+    "actor_depth": 1,
+    "critic_depth": 1,
+    "expansion": 2,
+    "followed_envs": 16,
+    "episode_length": 8,
+}
+
+
 def make(name: str, kind: str, optimizer=None, observations=OBSERVATIONS, **fields) -> Agent:
     """An agent with one narrow layer wherever its configuration has layers; fields it does not have are left out."""
     config = agents.config_class(name)
     known = {field.name for field in dataclasses.fields(config)}
-    fields = {"hidden_sizes": (8,)} | fields
+    fields = SMALL | {"hidden_sizes": (8,)} | fields
+    for field in known:
+        if field.endswith("_hidden_sizes"):
+            fields.setdefault(field, fields["hidden_sizes"])
+        elif field.endswith("_width"):
+            fields.setdefault(field, fields["hidden_sizes"][-1])
     config = config(**{field: value for field, value in fields.items() if field in known})
     return agents.make_agent(config, observations, ACTIONS[kind], optimizer)
 

@@ -1,5 +1,6 @@
 """The command, as a user meets it: what it leaves, what it refuses, what it resumes."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -8,15 +9,16 @@ import pytest
 from rich.console import Console
 
 from experiments import cli, defaults, evaluate, train
-from experiments.setup import build, differing_flags, load_config
+from experiments.setup import annealed, build, differing_flags, load_config, make_sampler
 from jaxrl.errors import UsageError
+from jaxrl.training.checkpoint import restore
 from jaxrl.training.records import read_rows
 from tests.training import toy
 
 TINY = {
     "ppo": (
         "--agent ppo --env gymnax:CartPole-v1 --steps 512 --loop.num-envs 4 --loop.unroll 16 --agent.minibatches 2 "
-        "--agent.hidden-sizes 8 --evaluate.episodes 4 --evaluate.max-steps 20"
+        "--agent.hidden-sizes 8 --evaluate.episodes 4 --evaluate.max-steps 20 --anneal False"
     ).split(),
     "sac": (
         "--agent sac --env toy:point_mass --steps 64 --loop.num-envs 2 --loop.batch-size 8 --loop.warmup 16 "
@@ -69,8 +71,7 @@ def test_resumed_for_more_steps_equals_the_long_run(tmp_path, agent, extra):
     states = []
     for name in ("long", "short"):
         built = build(load_config(tmp_path / name))
-        template = train.jax.eval_shape(built.program.init)
-        states.append(train.restore(tmp_path / name / "checkpoints", template)[0])
+        states.append(restore(tmp_path / name / "checkpoints", built.program.template())[0])
     toy.assert_same_bits(*states)
 
 
@@ -89,6 +90,12 @@ REFUSED = [
     (["--env", "gymnax:CartPole-v1", "--sweep", "depth=1,2"], "cannot be swept"),
     (["--env", "gymnax:CartPole-v1", "--sweep", "discount"], "cannot read the sweep"),
     (["--env", "gymnax:CartPole-v1", "--loop.num-envs", "0"], "num_envs 0"),
+    (["--env", "gymnax:CartPole-v1", "--sweep", "learning_rate=-1,1e-3"], "learning_rate -1"),
+    (["--env", "gymnax:CartPole-v1", "--evaluate.every", "-1"], "0 is never"),
+    (["--env", "gymnax:CartPole-v1", "--checkpoint.keep", "0"], "keep 0"),
+    (["--agent", "sac", "--env", "toy:point_mass", "--sampler", "truncated_geometrc"], "truncated_geometric"),
+    (["--agent", "sac", "--env", "toy:point_mass", "--sampler", "window(share=2)"], "(0, 1]"),
+    (["--agent", "sac", "--env", "toy:point_mass", "--anneal", "True"], "no annealing"),
     (["--resume", "nowhere"], "not a run folder"),
 ]
 
@@ -130,3 +137,29 @@ def test_printed_command_reproduces_the_config():
 def test_flags_name_only_what_differs():
     usual = defaults.for_run("ppo", "gymnax:CartPole-v1")
     assert differing_flags(usual, usual) == []
+
+
+def test_annealing_falls_over_the_run_that_is_planned():
+    config, _, _ = train.read_command([*TINY["ppo"], "--anneal", "True", "--steps", "1024"])
+    built = build(config)
+    assert built.plan.schedule.iterations == 16
+    learning = build(dataclasses.replace(config, steps=2048)).plan.schedule.iterations
+    assert learning == 32 and annealed(config, learning).anneal_updates == 32
+
+
+@pytest.mark.parametrize("steps", ["1", "10", "33"])
+def test_any_number_of_steps_is_rounded_and_runs_even_if_it_is_too_short_to_learn(steps):
+    built = build(
+        train.read_command(["--agent", "dqn", "--env", "toy:chain", "--steps", steps, "--loop.unroll", "16"])[0]
+    )
+    assert built.plan.steps == max(1, round(int(steps) / 16)) * 16
+    assert "before the first update" in built.plan.notes[-1]
+
+
+def test_samplers_are_chosen_by_name():
+    chosen = make_sampler("truncated_geometric(beta=2.5)", 3)
+    assert chosen.length == 3
+    config, _, _ = train.read_command([*TINY["sac"], "--sampler", "proportional(exponent=0.7)"])
+    built = build(config)
+    state, chunk = built.program.advance(built.program.init(), 0, 16)
+    assert float(state.replay.largest) != 1.0 and chunk.counts["critic/loss"] > 0

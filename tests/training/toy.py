@@ -10,7 +10,7 @@ import numpy as np
 import environments
 from environments import wrappers
 from jaxrl import agents, samplers
-from jaxrl.agents import dqn, ppo, sac, td3
+from jaxrl.agents import brc, dqn, fast_td3, ppo, sac, simba_v2, td3
 from jaxrl.agents.base import Agent
 from jaxrl.training import OffPolicy, OnPolicy, compile_program, off_policy, on_policy
 
@@ -19,8 +19,13 @@ CONFIGS = {
     "dqn": dqn.Config(hidden_sizes=(8,), normalise_observations=True),
     "sac": sac.Config(hidden_sizes=(8,), normalise_observations=True),
     "td3": td3.Config(hidden_sizes=(8,), normalise_observations=True),
+    "fast_td3": fast_td3.Config(actor_hidden_sizes=(8,), critic_hidden_sizes=(8,), num_bins=11),
+    "simba_v2": simba_v2.Config(actor_width=8, critic_width=8, critic_blocks=1, num_bins=11, followed_envs=4),
+    "brc": brc.Config(
+        actor_width=8, critic_width=8, critic_depth=1, num_bins=11, followed_envs=4, normalise_observations=True
+    ),
 }
-ENVIRONMENTS = {"ppo": "toy:point_mass", "dqn": "toy:chain", "sac": "toy:point_mass", "td3": "toy:point_mass"}
+ENVIRONMENTS = {name: "toy:chain" if name == "dqn" else "toy:point_mass" for name in CONFIGS}
 ON_POLICY = OnPolicy(num_envs=4, unroll=8)
 OFF_POLICY = OffPolicy(num_envs=4, unroll=2, updates=2, batch_size=8, capacity=64, warmup=16)
 
