@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-import jax
 import tyro
 from rich.console import Console
 
@@ -28,8 +27,6 @@ def run_main(main: Callable[[list[str], Console], int | None]) -> None:
     console = Console(highlight=False, emoji=False)
     errors = Console(stderr=True, highlight=False, emoji=False)
     enable_compilation_cache()
-    # On a CPU with few cores, two programs that are under way at once have been seen to wait for each other for ever.
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
     try:
         status = main(sys.argv[1:], console) or 0
     except KeyboardInterrupt:
@@ -87,15 +84,16 @@ def take_hosts(arguments: list[str]) -> list[str]:
     asked, rest = take_option(arguments, "distributed", "False")
     coordinator, rest = take_option(rest, "coordinator", "")
     numbers: list[int | None] = []
-    for name in ("process-id", "num-processes"):
+    for name in ("process-id", "num-processes", "heartbeat"):
         text, rest = take_option(rest, name, "")
         if text and not text.isdigit():
             raise UsageError(f"{name} {text} cannot work; give a whole number")
         numbers.append(int(text) if text else None)
     if asked not in ("True", "False"):
         raise UsageError(f"distributed {asked} cannot work; it is True or False")
-    if asked == "True" or coordinator or numbers != [None, None]:
-        distributed.connect(coordinator, *numbers)
+    if asked == "True" or coordinator or numbers != [None, None, None]:
+        process, processes, heartbeat = numbers
+        distributed.connect(coordinator, process, processes, heartbeat or distributed.HEARTBEAT)
     return rest
 
 

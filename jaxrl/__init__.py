@@ -28,13 +28,15 @@ __version__ = "0.1.0"
 def enable_compilation_cache(folder: str | os.PathLike | None = None) -> Path:
     """Keep compiled programs on disk, so that the second start of a study takes a fraction of the first.
 
-    Every script of ``experiments`` calls this. ``JAX_COMPILATION_CACHE_DIR`` overrides the folder, which is
+    Every script of ``experiments`` calls this. It also has a CPU run one program at a time: on few cores, two that are
+    under way at once have been seen to wait for each other for ever. ``JAX_COMPILATION_CACHE_DIR`` overrides the folder, which is
     ``~/.cache/jaxrl`` by default.
     """
     import jax
 
     chosen = Path(folder or os.environ.get("JAX_COMPILATION_CACHE_DIR") or Path.home() / ".cache" / "jaxrl")
     chosen.mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     jax.config.update("jax_compilation_cache_dir", str(chosen))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

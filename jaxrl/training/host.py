@@ -16,6 +16,7 @@ import numpy as np
 from jaxrl.agents.base import Agent
 from jaxrl.errors import UsageError
 from jaxrl.training.evaluation import Episodes, check_evaluation
+from jaxrl.training.footprint import nbytes, peak
 from jaxrl.training.loop import GUARD, Loop, LoopState, Sums, block_of, check_learning, check_num_envs, measure
 from jaxrl.training.program import Chunk, Program, both, evaluation_key, finite_leaves
 from jaxrl.types import Experience, Key, PyTree, Step
@@ -87,7 +88,10 @@ def host_program(
         return _evaluate(evaluation_env, lambda o, k: play(state.agent, o, k), key, fold_in, episodes, limit)
 
     counts = loop.steps_per_iteration, loop.updates_per_iteration, loop.warmup_iterations
-    return Program(init, advance, evaluate, None, *counts, block, partial(jax.eval_shape, start, example))
+    template = partial(jax.eval_shape, start, example)
+    shapes = (template(), block, template().key, np.int32(0))
+    working = lambda: nbytes(block) + peak(learn.trace(*shapes).jaxpr.jaxpr)
+    return Program(init, advance, evaluate, None, *counts, block, template, working)
 
 
 def _policy(act: Callable, state: LoopState, iteration: np.int32, observation: PyTree, key: Key) -> np.ndarray:

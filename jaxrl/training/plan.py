@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 
 from jaxrl.errors import UsageError
+from jaxrl.training.footprint import nbytes
 from jaxrl.training.program import Program
 from jaxrl.types import PyTree
 
@@ -113,10 +113,11 @@ def make_plan(program: Program, schedule: Schedule, notes: tuple[str, ...] = ())
     """Measure the program's state by its shapes alone; nothing is computed.
 
     Raises:
-        UsageError: where the state is larger than the device's memory.
+        UsageError: where state and working memory together are larger than the device's.
     """
     state = jax.eval_shape(program.init)
     members = program.members or 1
+    rollout = nbytes(program.block) * members
     learning = max(0, schedule.iterations - program.warmup_iterations)
     if learning == 0 and program.updates_per_iteration:
         steps = (program.warmup_iterations + 1) * program.steps_per_iteration
@@ -131,29 +132,20 @@ def make_plan(program: Program, schedule: Schedule, notes: tuple[str, ...] = ())
             "agents": nbytes(state.agent),
             "environments": nbytes((state.env, state.observation)),
             "replay": nbytes(state.replay),
-            "rollout": nbytes(program.block) * members,
+            "rollout": rollout,
+            "working": max(0, program.working() - rollout),
         },
         available=device_memory(),
         notes=notes,
     )
-    if plan.available is not None and plan.total_memory > plan.available:
+    share = plan.total_memory / program.devices
+    if plan.available is not None and share > plan.available:
         largest = max(plan.memory, key=lambda name: plan.memory[name])
         raise UsageError(
-            f"the run needs {format_bytes(plan.total_memory)} but the device has {format_bytes(plan.available)}; "
+            f"the run needs {format_bytes(share)}{' on each device' * (program.devices > 1)} but the device has {format_bytes(plan.available)}; "
             f"{largest} takes {format_bytes(plan.memory[largest])} of it, make that smaller"
         )
     return plan
-
-
-def nbytes(tree: PyTree) -> int:
-    """Bytes of all arrays in a tree of arrays or shapes; a typed key counts as the words it is made of."""
-
-    def one(leaf) -> int:
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            leaf = jax.eval_shape(jax.random.key_data, leaf)
-        return leaf.size * leaf.dtype.itemsize
-
-    return sum(one(leaf) for leaf in jax.tree.leaves(tree))
 
 
 def count(tree: PyTree) -> int:

@@ -17,6 +17,7 @@ from jaxrl.agents.base import Agent
 from jaxrl.errors import UsageError
 from jaxrl.training import evaluation
 from jaxrl.training.evaluation import Episodes
+from jaxrl.training.footprint import peak
 from jaxrl.training.loop import GUARD, Loop, LoopState, block_of, check_learning, check_num_envs, iterate, start
 from jaxrl.training.sharding import replicated, state_sharding
 from jaxrl.types import Array, Experience, Key, PyTree
@@ -42,6 +43,8 @@ class Program(NamedTuple):
     warmup_iterations: int
     block: Experience  # shapes of what one member learns from in one iteration
     template: Callable[[], PyTree]  # () -> shapes of the state, and where each array lives
+    working: Callable[[], int]  # () -> bytes that an iteration needs besides the state, estimated
+    devices: int = 1  # that the state is spread over
 
 
 def compile_program(
@@ -104,6 +107,7 @@ def compile_program(
         in_shardings=None if mesh is None else (placed, anywhere, anywhere),
         out_shardings=None if mesh is None else (placed, anywhere),
     )
+    template = partial(template_of, partial(compiled_init, seed_array, leaves), placed)
     return Program(
         init=lambda: compiled_init(seed_array, leaves),
         advance=lambda state, first, count: compiled_advance(state, np.int32(first), np.int32(count)),
@@ -113,7 +117,9 @@ def compile_program(
         updates_per_iteration=loop.updates_per_iteration,
         warmup_iterations=loop.warmup_iterations,
         block=block,
-        template=partial(template_of, partial(compiled_init, seed_array, leaves), placed),
+        template=template,
+        working=lambda: peak(compiled_advance.trace(template(), np.int32(0), np.int32(0)).jaxpr.jaxpr),
+        devices=1 if mesh is None else mesh.size,
     )
 
 

@@ -49,7 +49,7 @@ def test_plan_counts_what_the_state_really_holds():
         np.asarray(jax.random.key_data(x) if "key" in str(x.dtype) else x).nbytes for x in jax.tree.leaves(state)
     )
     # The loops' own keys are in no group; the block of an iteration is in no state.
-    assert held - (made.total_memory - made.memory["rollout"]) == 2 * 8
+    assert held - (made.total_memory - made.memory["rollout"] - made.memory["working"]) == 2 * 8
     assert made.memory["rollout"] == 2 * (2 * 4) * (4 * 4 + 2 * 4 + 4 + 1 + 1 + 4 * 4)
     assert made.members == 2 and made.steps == 160
     assert made.updates == (20 - 2) * 2

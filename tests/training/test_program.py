@@ -12,14 +12,17 @@ from environments import wrappers
 from jaxrl import agents, samplers
 from jaxrl.errors import UsageError
 from jaxrl.training import OffPolicy, OnPolicy, compile_program, make_schedule, member, off_policy, on_policy, run
+from jaxrl.training.footprint import nbytes
 from jaxrl.training.loop import collect, iterate, start
-from jaxrl.training.plan import nbytes
 from tests.training import toy
 
 ALL = agents.names()
+# The larger agents' programs take minutes to compile; their conformance tests are always run, these with -m slow.
+QUICK = ("dqn", "ppo", "sac", "td3")
+EVERY = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ALL]
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", EVERY)
 def test_going_on_equals_never_having_stopped(name):
     program = toy.program(name)
     whole, _ = program.advance(program.init(), 0, 6)
@@ -28,7 +31,7 @@ def test_going_on_equals_never_having_stopped(name):
     toy.assert_same_bits(whole, half)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", EVERY)
 def test_member_of_a_population_equals_the_run_alone(name):
     """Over 100 updates; a member's seed is its run's seed."""
     iterations = 60
@@ -41,7 +44,7 @@ def test_member_of_a_population_equals_the_run_alone(name):
     assert not np.allclose(*(jax.tree.leaves(member(many.agent.params, i))[1] for i in (0, 1)))
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", EVERY)
 def test_swept_hyper_parameter_reaches_its_member(name):
     discounts = np.asarray([0.5, 0.9], np.float32)
     program = toy.program(name, seeds=(0, 0), population=True, hyper={"discount": discounts})
@@ -52,7 +55,7 @@ def test_swept_hyper_parameter_reaches_its_member(name):
     assert any(not np.allclose(x, y) for x, y in zip(*critics, strict=True))
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", EVERY)
 def test_no_key_is_used_twice(name, key_reuse_checked):
     program = toy.program(name)
     state, _ = program.advance(program.init(), 0, 6)

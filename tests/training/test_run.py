@@ -1,6 +1,7 @@
 """The host's side: rows, guards, signals."""
 
 import csv
+import io
 import json
 import os
 import signal
@@ -150,3 +151,34 @@ def test_absent_package_is_named_with_its_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(UsageError, match=r"wandb.*--extra wandb"):
         records.open_sinks(tmp_path, {}, wandb="project")
+
+
+def test_rows_wait_for_room_on_the_disk_and_come_in_order(tmp_path):
+    written, lines, full = [], [], [True]
+
+    def write(row):
+        if full[0]:
+            raise OSError(28, "No space left on device")
+        written.append(row["step"])
+
+    sink = records.patient(records.Sink(write, lambda: None), lines.append)
+    for step in (1, 2, 3):
+        sink.write({"step": step})
+    full[0] = False
+    sink.write({"step": 4})
+    assert written == [1, 2, 3, 4] and len(lines) == 1
+
+
+def test_a_row_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    records.append(path, b"whole\n")
+
+    class Full(io.FileIO):
+        def write(self, data):
+            return super().write(data[:3])
+
+    monkeypatch.setattr(type(path), "open", lambda self, mode, buffering: Full(self, "a"))
+    with pytest.raises(OSError, match="No space left"):
+        records.append(path, b"another\n")
+    monkeypatch.undo()
+    assert path.read_bytes() == b"whole\n"
