@@ -206,17 +206,27 @@ def make_loop(agent: Agent, action_space: Any, settings: OnPolicy | OffPolicy, s
     return off_policy(agent, make_sampler(sampler, max(1, settings.n_step)), action_space, settings)
 
 
+SAMPLERS = (
+    "emphasising_recent",
+    "linear",
+    "newest_mixture",
+    "proportional",
+    "ranked",
+    "truncated_geometric",
+    "uniform",
+    "window",
+)
+
+
 def make_sampler(text: str, length: int) -> samplers.Sampler:
     """``name`` or ``name(argument=number, …)`` of a factory in :mod:`jaxrl.samplers`.
 
     Raises:
         UsageError: for a name that is not there, or arguments that it does not take.
     """
-    known = ("uniform", "truncated_geometric", "window", "linear", "newest_mixture", "emphasising_recent")
-    known += ("proportional", "ranked")
     name, _, arguments = text.partition("(")
-    if name not in known:
-        raise unknown("sampler", name, known)
+    if name not in SAMPLERS:
+        raise unknown("sampler", name, SAMPLERS)
     try:
         call = ast.parse(f"f({arguments.removesuffix(')')})", mode="eval").body
         options = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}  # type: ignore[attr-defined]
