@@ -74,7 +74,7 @@ TUNED: dict[tuple[str, str], dict[str, Any]] = {
     ("sac", "brax:reacher"): {
         "agent": {**SMALL, "critic_learning_rate": 1e-3, "normalise_observations": True, "discount": 0.95},
         "loop": {"num_envs": 32, "updates": 16, "batch_size": 128, "warmup": 4_000},
-        "steps": 100_000,
+        "steps": 64_000,
     },
 }
 

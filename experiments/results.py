@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 
 from experiments import cli, defaults
-from experiments.setup import build
+from experiments.setup import Evaluate, build
 from jaxrl.analysis.statistics import interval
 from jaxrl.errors import UsageError
 from jaxrl.training import evaluate
@@ -77,7 +77,8 @@ def main(arguments: list[str], console: Console) -> None:
 
 def run_case(case: Case, asked: Results, console: Console) -> dict:
     """Train all seeds, judge their final policies, and say what came out."""
-    config = dataclasses.replace(defaults.for_run(case.agent, case.env), seeds=asked.seeds)
+    # Only the final policies are judged: evaluations on the way would cost as much again.
+    config = dataclasses.replace(defaults.for_run(case.agent, case.env), seeds=asked.seeds, evaluate=Evaluate(every=0))
     built = build(config)
     console.print(f"{case.agent} in {case.env}, {built.plan.steps:,} steps × {asked.seeds} seeds")
     began = time.perf_counter()
