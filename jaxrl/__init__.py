@@ -28,8 +28,8 @@ __version__ = "0.1.0"
 def enable_compilation_cache(folder: str | os.PathLike | None = None) -> Path:
     """Keep compiled programs on disk, so that the second start of a study takes a fraction of the first.
 
-    Every script of ``experiments`` calls this. It also has a CPU run one program at a time: on few cores, two that are
-    under way at once have been seen to wait for each other for ever. ``JAX_COMPILATION_CACHE_DIR`` overrides the folder, which is
+    Every script of ``experiments`` calls this. It also has a CPU run programs synchronously,
+    so that a program that fails or hangs does so where it is called. ``JAX_COMPILATION_CACHE_DIR`` overrides the folder, which is
     ``~/.cache/jaxrl`` by default.
     """
     import jax
