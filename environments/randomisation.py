@@ -17,6 +17,7 @@ from environments.adapters.brax import brax_reset, brax_step, limited, pipeline_
 from environments.base import Environment
 from environments.draws import Draw, chain, effective_system, scale_friction, scale_gain, scale_gear, scale_mass
 from environments.wrappers.checks import positive_int, require_single
+from environments.wrappers.vector import with_episode
 from jaxrl.errors import UsageError
 from jaxrl.types import Array, Key, PyTree, Step, check_key, done
 
@@ -239,7 +240,7 @@ def _reset_lanes(draw, start, num_envs: int, key: Key) -> tuple[LanesState, Step
     drawn = jax.vmap(draw)(jax.random.split(draw_key, num_envs))
     inner, step = jax.vmap(start)(drawn, jax.random.split(start_key, num_envs))
     zeros = jnp.zeros(num_envs, jnp.float32)
-    return LanesState(inner, zeros, zeros), _with_episode(step, zeros, zeros)
+    return LanesState(inner, zeros, zeros), with_episode(step, zeros, zeros)
 
 
 def _step_lanes(
@@ -253,7 +254,7 @@ def _step_lanes(
     episode_return = state.episode_return + step.reward
     episode_length = state.episode_length + 1
     new_state = LanesState(inner, jnp.where(ended, 0.0, episode_return), jnp.where(ended, 0.0, episode_length))
-    return new_state, _with_episode(step._replace(observation=observation), episode_return, episode_length)
+    return new_state, with_episode(step._replace(observation=observation), episode_return, episode_length)
 
 
 def _drawn_in(inner: PyTree) -> tuple[Array, ...]:
@@ -282,10 +283,6 @@ def _restart(start, drawn: PyTree, ended: Array, inner: PyTree, observation: PyT
 
     _, inner, observation, _ = jax.lax.while_loop(lambda carry: carry[0].any(), body, (ended, inner, observation, key))
     return inner, observation
-
-
-def _with_episode(step: Step, episode_return: Array, episode_length: Array) -> Step:
-    return step._replace(metrics={**step.metrics, "episode/return": episode_return, "episode/length": episode_length})
 
 
 def _physics_of_lanes(state_of, state: LanesState) -> Any:

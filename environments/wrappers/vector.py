@@ -96,7 +96,7 @@ def _reset(env: Environment, num_envs: int, refresh: int, key: Key) -> tuple[Vec
     else:
         inner, step = jax.vmap(env.reset)(jax.random.split(key, num_envs))
     zeros = jnp.zeros(num_envs, jnp.float32)
-    return VectorState(inner, zeros, zeros, pool), _with_episode(step, zeros, zeros)
+    return VectorState(inner, zeros, zeros, pool), with_episode(step, zeros, zeros)
 
 
 def _step(
@@ -121,10 +121,11 @@ def _step(
         episode_length=jnp.where(ended, 0.0, episode_length),
         pool=pool,
     )
-    return new_state, _with_episode(step, episode_return, episode_length)
+    return new_state, with_episode(step, episode_return, episode_length)
 
 
-def _with_episode(step: Step, episode_return: Array, episode_length: Array) -> Step:
+def with_episode(step: Step, episode_return: Array, episode_length: Array) -> Step:
+    """The step with what a vectorised environment measures of its episodes."""
     return step._replace(metrics={**step.metrics, "episode/return": episode_return, "episode/length": episode_length})
 
 

@@ -119,8 +119,8 @@ def _host(sums: Sums) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def _evaluate(env: Any, act: Callable, key: Key, fold_in: Callable, episodes: int, limit: int) -> Episodes:
-    """Lanes play on until enough episodes have ended; the first ``episodes`` by start order are kept, so that short
-    episodes are not counted more often than long ones."""
+    """Rounds of one episode a lane, each to its end, until there are enough: were lanes to play on, short episodes would
+    be counted more often than long ones."""
     rounds = -(-episodes // env.num_envs)
     returns: list[float] = []
     lengths: list[int] = []

@@ -67,3 +67,9 @@ def test_run_without_an_update_is_noted():
     program = toy.program("sac")
     made = make_plan(program, make_schedule(8, program.steps_per_iteration)[0])
     assert "before the first update" in made.notes[-1]
+
+
+def test_checkpoints_come_with_every_evaluation_unless_told_otherwise():
+    every = {given: make_schedule(100, 1, evaluate_every=20, checkpoint_every=given)[0] for given in (None, 0, 30)}
+    at = {given: [i for i in range(101) if schedule.checkpoints_at(i)] for given, schedule in every.items()}
+    assert at == {None: [20, 40, 60, 80, 100], 0: [100], 30: [30, 60, 90, 100]}

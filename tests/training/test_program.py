@@ -169,3 +169,28 @@ def test_the_wrong_loop_or_environment_is_refused():
         compile_program(on_policy(agent, OnPolicy(4)), agent, wrappers.vectorise(env, 4), env, seeds=[0, 1])
     with pytest.raises(UsageError, match="'depth' cannot be swept"):
         toy.program("ppo", hyper={"depth": [1.0]}).init()
+
+
+@pytest.mark.parametrize("is_on_policy", [True, False])
+def test_update_sees_the_statistics_that_the_policy_acted_with(is_on_policy):
+    """An agent that counts what it observed, and says at each update how much that was."""
+
+    def update(state, batch, key):
+        del batch, key
+        return state, {"seen/steps": state.params}
+
+    def observe(state, experience):
+        return state._replace(params=state.params + experience.reward.size)
+
+    hyper = toy.Discount(jnp.float32(0.9))
+    counting = toy.gaussian_agent(2)._replace(
+        init=lambda key: toy.NoState(hyper, jnp.float32(0)), observe=observe, update=update, on_policy=is_on_policy
+    )
+    env = environments.make("toy:point_mass")
+    if is_on_policy:
+        loop = on_policy(counting, OnPolicy(4, 8))
+    else:
+        loop = off_policy(counting, samplers.uniform(), env.action_space, OffPolicy(4, 8, 1, 8, 64, 0))
+    program = compile_program(loop, counting, wrappers.vectorise(env, 4), env, seeds=[0])
+    state, chunk = program.advance(program.init(), 0, 3)
+    assert chunk.metrics["seen/steps"] == (0 + 32 + 64) / 3 and state.agent.params == 96

@@ -44,6 +44,10 @@ def program(name: str, seeds=(0,), population=False, env=None, loop=None, config
     return compile_program(made, agent, vector, single, seeds=list(seeds), population=population, **options)
 
 
+class Discount(NamedTuple):
+    discount: jax.Array
+
+
 class NoState(NamedTuple):
     hyper: tuple = ()
     params: tuple = ()
