@@ -7,7 +7,9 @@ import pytest
 
 import environments
 from jaxrl.errors import UsageError
+from jaxrl.spaces import Box, Discrete
 from jaxrl.training import evaluate, record
+from jaxrl.types import Step
 from tests.training import toy
 
 
@@ -35,6 +37,30 @@ def test_each_episode_is_counted_once_with_its_own_length():
     episodes = evaluate(agent, env, (), jax.random.key(0), 2, max_steps=50)
     np.testing.assert_array_equal(episodes.returns, [5, 5])
     np.testing.assert_array_equal(episodes.lengths, [5, 5])
+    assert episodes.terminated.all() and not episodes.truncated.any()
+
+
+def test_an_ended_episode_counts_no_more_while_others_go_on():
+    """Episodes of 1 to 6 steps, drawn at reset, reward 1 a step: returns are lengths, and a few of each length occur."""
+
+    def step_of(time, limit):
+        observation = time[None].astype(jnp.float32)
+        return Step(observation, jnp.float32(1), time >= limit, jnp.bool_(False), observation, {"env/time": 1.0 * time})
+
+    def reset(key):
+        limit = jax.random.randint(key, (), 1, 7)
+        return (jnp.int32(0), limit), step_of(jnp.int32(0), limit)._replace(reward=jnp.float32(0))
+
+    def step(state, action, key):
+        time, limit = state[0] + 1, state[1]
+        return (time, limit), step_of(time, limit)
+
+    env = environments.Environment("mine:uneven", reset, step, Box(0, 10, (1,)), Discrete(1))
+    agent = toy.gaussian_agent(1)._replace(act=lambda s, o, k, e: jnp.zeros(o.shape[0], jnp.int32))
+    episodes = evaluate(agent, env, (), jax.random.key(0), 60)
+    assert set(np.asarray(episodes.lengths).tolist()) == {1, 2, 3, 4, 5, 6}
+    np.testing.assert_array_equal(episodes.returns, episodes.lengths)
+    np.testing.assert_array_equal(episodes.metrics["env/time"], episodes.lengths * (episodes.lengths + 1) / 2)
     assert episodes.terminated.all() and not episodes.truncated.any()
 
 
