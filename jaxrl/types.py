@@ -8,7 +8,6 @@ Two rules follow from these types and hold everywhere:
   automatic reset is the first observation of the next episode.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -20,7 +19,6 @@ Array: TypeAlias = jax.Array
 Key: TypeAlias = jax.Array  # a typed key, from jax.random.key
 PyTree: TypeAlias = Any
 Metrics: TypeAlias = dict[str, Array]  # flat, scalars, named "critic/loss"
-Schedule: TypeAlias = Callable[[Array], Array]
 
 
 class Step(NamedTuple):
