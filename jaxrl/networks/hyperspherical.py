@@ -16,6 +16,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxrl.networks.initialisers import orthogonal
 from jaxrl.networks.mlp import Encoder, activation_function
 from jaxrl.types import Array, PyTree
 
@@ -58,7 +59,7 @@ class SphereDense(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        kernel = self.param("kernel", nn.initializers.orthogonal(), (x.shape[-1], self.size), jnp.float32)
+        kernel = self.param("kernel", orthogonal(), (x.shape[-1], self.size), jnp.float32)
         return x @ kernel
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.errors import unknown
+from jaxrl.networks.initialisers import orthogonal
 from jaxrl.types import Array
 
 Activation = Literal["relu", "tanh", "elu", "gelu", "silu"]
@@ -32,7 +33,7 @@ def activation_function(name: str) -> Callable[[Array], Array]:
 
 def dense(size: int, scale: float = float(np.sqrt(2.0)), name: str | None = None) -> nn.Dense:
     """A linear layer with orthogonal weights times ``scale`` and zero biases (Saxe et al. 2014)."""
-    return nn.Dense(size, kernel_init=nn.initializers.orthogonal(scale), name=name)
+    return nn.Dense(size, kernel_init=orthogonal(scale), name=name)
 
 
 class MLP(nn.Module):
@@ -76,7 +77,7 @@ class ConvTorso(nn.Module):
                 (kernel, kernel),
                 (stride, stride),
                 padding="VALID" if large else "SAME",
-                kernel_init=nn.initializers.orthogonal(float(np.sqrt(2.0))),
+                kernel_init=orthogonal(float(np.sqrt(2.0))),
             )(x)
             x = nn.relu(x)
         return x.reshape(*x.shape[:-3], -1)
