@@ -12,6 +12,7 @@ _SUBMODULES = (
     "analysis",
     "distributions",
     "errors",
+    "koopman",
     "losses",
     "networks",
     "normalise",
