@@ -15,6 +15,7 @@ import numpy as np
 from environments import drawings
 from environments.adapters import first_step, single_step
 from environments.base import Environment
+from environments.lock import lock
 from environments.rendering import drawing
 from environments.wrappers.actions import unscale
 from environments.wrappers.checks import positive_int
@@ -314,5 +315,5 @@ def _point_step(state: Walk, action: Array, key: Key) -> tuple[Walk, Step]:
 
 _FACTORIES = {
     factory.__name__: factory
-    for factory in (counter, one_state, chain, endless, gridworld, random_start, target, point_mass)
+    for factory in (counter, one_state, chain, endless, gridworld, random_start, target, point_mass, lock)
 }
