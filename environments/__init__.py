@@ -7,6 +7,8 @@ state, step = env.step(state, action, jax.random.key(1))
 
 from environments.adapters.gymnasium import HostEnvironment
 from environments.base import Environment
+from environments.families import family
+from environments.multi_task import TaskSet, multi_task, only, task_set
 from environments.registry import list_environments, make, register
 from environments.wrappers import (
     clip_action,
@@ -22,15 +24,20 @@ from environments.wrappers import (
 __all__ = [
     "Environment",
     "HostEnvironment",
+    "TaskSet",
     "clip_action",
+    "family",
     "flatten_observation",
     "list_environments",
     "make",
+    "multi_task",
     "normalise_observation",
     "normalise_reward",
+    "only",
     "register",
     "scale_action",
     "stack_observations",
+    "task_set",
     "time_limit",
     "vectorise",
 ]

@@ -28,5 +28,7 @@ class Environment:
     max_steps: int | None = None  # the time limit already applied; None where an episode may never end
     num_envs: int | None = None
     reset_is_dear: bool = False  # whether vectorise should keep a pool of starts instead of resetting at every step
+    # Names of its tasks, if it has several: then lane i of N runs tasks[i // (N // K)]. See environments.multi_task.
+    tasks: tuple[str, ...] = ()
     # What a viewer may use: "state_of" (env_state -> the state a renderer draws), "system", "dt" [s], "frame" …
     rendering: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False)

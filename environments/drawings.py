@@ -95,6 +95,24 @@ def draw_target(goal: float, bound: float, state: Any) -> Frame:
     return {"view": (-reach, reach, -0.3 * unit, 0.3 * unit), "shapes": shapes}
 
 
+def draw_arm(state: Any) -> Frame:
+    """The arm of :mod:`environments.arm`: two links, the goal, the puck and the obstacle if there are any."""
+    first, second = np.asarray(state.arm.q, float)
+    elbow = 0.5 * np.array([np.cos(first), np.sin(first)])
+    tip = elbow + 0.5 * np.array([np.cos(first + second), np.sin(first + second)])
+    shapes: list[dict[str, Any]] = [{"circle": (*map(float, state.goal), 0.1), "fill": "good"}]
+    for place, radius, fill in ((state.obstacle, 0.15, "bad"), (state.puck.position, 0.08, "muted")):
+        if abs(float(place[0])) < 2:  # what a task does not have is far away
+            shapes.append({"circle": (*map(float, place), radius), "fill": fill})
+    shapes += [
+        {"line": (0.0, 0.0, *elbow), "width": 0.07, "stroke": "ink"},
+        {"line": (*elbow, *tip), "width": 0.05, "stroke": "ink"},
+        {"circle": (0.0, 0.0, 0.06), "fill": "muted"},
+        {"circle": (*tip, 0.04), "fill": "accent"},
+    ]
+    return {"view": (-1.5, 1.5, -1.2, 1.2), "shapes": shapes}
+
+
 def draw_mountain_car(goal: float, state: Any) -> Frame:
     """gymnax's MountainCar, on the hill ``sin(3 x)``, with a flag at its goal."""
     xs = np.linspace(-1.2, 0.6, 37)

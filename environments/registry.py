@@ -19,6 +19,9 @@ _MODULES = {
     "playground": "environments.adapters.playground",
     "toy": "environments.toys",
     "gymnasium": "environments.adapters.gymnasium",
+    "arm": "environments.arm",
+    "point": "environments.point",
+    "metaworld": "environments.adapters.metaworld",
 }
 
 

@@ -24,7 +24,7 @@ class NormaliseObservationState(NamedTuple):
 
 class NormaliseRewardState(NamedTuple):
     inner: PyTree
-    statistics: RunningStatistics  # of the discounted return, []
+    statistics: RunningStatistics  # of the discounted return, [] or [tasks]
     discounted_return: Array  # float32 [num_envs]: of the episode so far
 
 
@@ -52,7 +52,8 @@ def normalise_observation(env: Environment, clip: float = 10.0) -> Environment:
 def normalise_reward(env: Environment, discount: float, clip: float = 10.0) -> Environment:
     """Rewards over the running standard deviation of the discounted return, within ``± clip``.
 
-    ``R <- discount R + r`` in every lane, back to 0 after either flag; the reward is not centred, so its sign stays.
+    ``R <- discount R + r`` in every lane, back to 0 after either flag; the reward is not centred, so its sign stays. Of
+    an environment with tasks, each task has a deviation of its own.
     The clip holds the first rewards, whose deviation is of few samples, and a constant return, which has none.
     ``episode/return`` stays in the units of the environment.
 
@@ -106,7 +107,8 @@ def _observation_step(
 
 def _reward_reset(env: Environment, key: Key) -> tuple[NormaliseRewardState, Step]:
     inner, step = env.reset(key)
-    return NormaliseRewardState(inner, normalise.init(jnp.zeros(())), jnp.zeros_like(step.reward)), step
+    kinds = (len(env.tasks),) if env.tasks else ()
+    return NormaliseRewardState(inner, normalise.init(jnp.zeros(kinds)), jnp.zeros_like(step.reward)), step
 
 
 def _reward_step(
@@ -114,7 +116,10 @@ def _reward_step(
 ) -> tuple[NormaliseRewardState, Step]:
     inner, step = env.step(state.inner, action, key)
     discounted_return = discount * state.discounted_return + step.reward
-    statistics = normalise.update(state.statistics, discounted_return)
-    reward = jnp.clip(step.reward / normalise.std(statistics), -clip, clip)
+    # Lanes of a task lie side by side; without tasks all are one kind.
+    of_kind = discounted_return.reshape(*state.statistics.mean.shape, -1)
+    statistics = normalise.update(state.statistics, jnp.moveaxis(of_kind, -1, 0))
+    deviation = jnp.broadcast_to(normalise.std(statistics)[..., None], of_kind.shape).reshape(step.reward.shape)
+    reward = jnp.clip(step.reward / deviation, -clip, clip)
     new_state = NormaliseRewardState(inner, statistics, jnp.where(done(step), 0.0, discounted_return))
     return new_state, step._replace(reward=reward)

@@ -28,6 +28,9 @@ class VectorState(NamedTuple):
     episode_return: Array  # float32 [num_envs]: of the episode so far
     episode_length: Array  # float32 [num_envs]
     pool: Pool | None  # None where a reset is cheap
+    success: Array | None = (
+        None  # float32 [num_envs]: the largest of the episode; None where the environment measures none
+    )
 
 
 def vectorise(env: Environment, num_envs: int, pool_refresh: int | None = None) -> Environment:
@@ -44,7 +47,10 @@ def vectorise(env: Environment, num_envs: int, pool_refresh: int | None = None) 
     which is at most ``num_envs / pool_refresh`` steps. With one lane every start is fresh.
 
     Metrics added, float32 [num_envs], of this environment's own reward: ``episode/return`` (undiscounted) and
-    ``episode/length``. They run and include this step, so they are final on a step that carries a flag.
+    ``episode/length``. They run and include this step, so they are final on a step that carries a flag. Where the
+    environment measures ``success``, ``episode/success`` is its largest value in the episode: success at any time.
+
+    A set of tasks (:mod:`environments.multi_task`) gives every task an equal block of lanes.
 
     Args:
         env: a single environment.
@@ -56,6 +62,12 @@ def vectorise(env: Environment, num_envs: int, pool_refresh: int | None = None) 
     """
     require_single(env, "vectorise")
     num_envs = positive_int(num_envs, "num_envs")
+    if env.tasks:
+        from environments.multi_task import vectorise_tasks  # which is built on this function
+
+        if pool_refresh is not None:
+            raise UsageError(f"pool_refresh={pool_refresh} is not for '{env.name}', which has tasks; leave it out")
+        return vectorise_tasks(env, num_envs)  # type: ignore[arg-type]
     refresh = _refresh(env, num_envs, pool_refresh)
     return dataclasses.replace(
         env,
@@ -96,7 +108,8 @@ def _reset(env: Environment, num_envs: int, refresh: int, key: Key) -> tuple[Vec
     else:
         inner, step = jax.vmap(env.reset)(jax.random.split(key, num_envs))
     zeros = jnp.zeros(num_envs, jnp.float32)
-    return VectorState(inner, zeros, zeros, pool), with_episode(step, zeros, zeros)
+    success = zeros if "success" in step.metrics else None
+    return VectorState(inner, zeros, zeros, pool, success), with_episode(step, zeros, zeros, success)
 
 
 def _step(
@@ -108,6 +121,7 @@ def _step(
     ended = done(step)
     episode_return = state.episode_return + step.reward
     episode_length = state.episode_length + 1
+    success = None if state.success is None else jnp.maximum(state.success, step.metrics["success"])
     if state.pool is None:
         start, first = jax.vmap(env.reset)(jax.random.split(start_key, num_envs))
         start_observation, pool = first.observation, None
@@ -120,13 +134,17 @@ def _step(
         episode_return=jnp.where(ended, 0.0, episode_return),
         episode_length=jnp.where(ended, 0.0, episode_length),
         pool=pool,
+        success=None if success is None else jnp.where(ended, 0.0, success),
     )
-    return new_state, with_episode(step, episode_return, episode_length)
+    return new_state, with_episode(step, episode_return, episode_length, success)
 
 
-def with_episode(step: Step, episode_return: Array, episode_length: Array) -> Step:
+def with_episode(step: Step, episode_return: Array, episode_length: Array, success: Array | None = None) -> Step:
     """The step with what a vectorised environment measures of its episodes."""
-    return step._replace(metrics={**step.metrics, "episode/return": episode_return, "episode/length": episode_length})
+    episode = {"episode/return": episode_return, "episode/length": episode_length}
+    if success is not None:
+        episode["episode/success"] = success
+    return step._replace(metrics={**step.metrics, **episode})
 
 
 def _redraw(env: Environment, num_envs: int, refresh: int, pool: Pool, key: Key) -> Pool:

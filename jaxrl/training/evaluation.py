@@ -1,12 +1,15 @@
 """Evaluation: whole episodes of the deterministic policy, in environments of its own, as one compiled loop."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl.agents.base import Agent
 from jaxrl.errors import UsageError
+from jaxrl.training.loop import tasks_of
 from jaxrl.types import Array, Key, Metrics, PyTree, done, where_done
 
 NEVER_ENDING = 1000  # steps after which an episode is cut where neither the environment nor the user sets a limit
@@ -19,7 +22,7 @@ class Episodes(NamedTuple):
     lengths: Array  # int32
     terminated: Array  # bool
     truncated: Array  # bool; also true where ``max_steps`` cut the episode
-    metrics: Metrics  # the environment's own, summed over the episode
+    metrics: Metrics  # the environment's own, summed over the episode; of ``success`` the largest value in it
 
 
 class _Progress(NamedTuple):
@@ -39,15 +42,30 @@ def evaluate(
     max_steps: int | None = None,
     explore: bool = False,
 ) -> Episodes:
-    """Play ``episodes`` episodes, side by side, each from its own start.
+    """Play ``episodes`` episodes, side by side, each from its own start. Tasks have equal shares, in the order of
+    ``env.tasks``: episode ``i`` is of task ``i // (episodes // K)``.
 
     The policy is deterministic unless ``explore``. The loop stops when the last episode has ended, or at ``max_steps``
     (the environment's own limit, else 1,000), where what still runs is flagged truncated: it always ends.
 
     Args:
-        env: a single environment.
+        env: a single environment, or a set of tasks that has no lanes yet.
     """
     limit = check_evaluation(env, episodes, max_steps)
+    tasks = tasks_of(env)
+    if not tasks:
+        return _play(agent, agent_state, limit, explore, episodes, env, key)
+    play = partial(_play, agent, agent_state, limit, explore, episodes // len(tasks))
+    keys = jax.random.split(key, len(tasks))
+    parts, first = [], 0
+    for group in env.groups:
+        parts.append(group.map(play, keys[first : first + group.count]))
+        first += group.count
+    return jax.tree.map(lambda *leaves: jnp.concatenate([leaf.reshape(-1) for leaf in leaves]), *parts)
+
+
+def _play(agent: Agent, agent_state: PyTree, limit: int, explore: bool, episodes: int, env: Any, key: Key) -> Episodes:
+    """``episodes`` episodes of one single environment."""
     reset_key, key = jax.random.split(key)
     env_state, step = jax.vmap(env.reset)(jax.random.split(reset_key, episodes))
     flags = jnp.zeros(episodes, bool)
@@ -74,7 +92,7 @@ def evaluate(
             lengths=old.lengths + alive,
             terminated=old.terminated | (alive & step.terminated),
             truncated=old.truncated | (alive & (step.truncated | cut)),
-            metrics=jax.tree.map(lambda total, x: total + jnp.where(alive, x, 0.0), old.metrics, step.metrics),
+            metrics={name: _count(name, old.metrics[name], alive, x) for name, x in step.metrics.items()},
         )
         # An ended episode stands still: stepping past a flag is undefined, and must not produce NaN where others still run.
         env_state, observation = where_done(
@@ -86,12 +104,42 @@ def evaluate(
     return jax.lax.while_loop(running, advance, start).episodes
 
 
+def _count(name: str, so_far: Array, alive: Array, value: Array) -> Array:
+    value = jnp.where(alive, value, 0.0)
+    return jnp.maximum(so_far, value) if name == "success" else so_far + value
+
+
+def task_columns(episodes: Episodes, tasks: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """``eval/success`` where the environment measures it; for a set of tasks also each task's mean return and success.
+
+    Args:
+        episodes: ``[..., episodes]``, on the host.
+
+    Returns:
+        Means ``[...]`` by name: ``eval/return/TASK``, ``eval/success/TASK``.
+    """
+    measured = {"eval/return": np.asarray(episodes.returns)} if tasks else {}
+    columns = {}
+    if "success" in episodes.metrics:
+        measured["eval/success"] = np.asarray(episodes.metrics["success"])
+        columns["eval/success"] = measured["eval/success"].mean(-1)
+    for name, value in measured.items():
+        shares = value.reshape(*value.shape[:-1], len(tasks), -1).mean(-1) if tasks else value
+        columns |= {f"{name}/{task}": shares[..., k] for k, task in enumerate(tasks)}
+    return columns
+
+
 def check_evaluation(env: Any, episodes: int, max_steps: int | None) -> int:
     """The number of steps after which evaluation stops, or a :class:`UsageError`."""
     if episodes < 1:
         raise UsageError(f"evaluation needs at least 1 episode, got {episodes}")
     if max_steps is not None and max_steps < 1:
         raise UsageError(f"evaluation needs at least 1 step, got max_steps {max_steps}")
+    count = len(tasks_of(env))
+    if count and episodes % count:
+        below = episodes // count
+        near = " and ".join(str(each * count) for each in (below, below + 1) if each)
+        raise UsageError(f"{episodes} episodes cannot be shared equally by {count} tasks; nearest: {near}")
     limits = [limit for limit in (max_steps, env.max_steps) if limit is not None]
     return min(limits, default=NEVER_ENDING)
 

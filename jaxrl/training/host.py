@@ -17,7 +17,17 @@ from jaxrl.agents.base import Agent
 from jaxrl.errors import UsageError
 from jaxrl.training.evaluation import Episodes, check_evaluation
 from jaxrl.training.footprint import nbytes, peak
-from jaxrl.training.loop import GUARD, Loop, LoopState, Sums, block_of, check_learning, check_num_envs, measure
+from jaxrl.training.loop import (
+    GUARD,
+    Loop,
+    LoopState,
+    Sums,
+    block_of,
+    check_learning,
+    check_num_envs,
+    measure,
+    tasks_of,
+)
 from jaxrl.training.program import Chunk, Program, both, evaluation_key, finite_leaves
 from jaxrl.types import Experience, Key, PyTree, Step
 
@@ -91,7 +101,7 @@ def host_program(
     template = partial(jax.eval_shape, start, example)
     shapes = (template(), block, template().key, np.int32(0))
     working = lambda: nbytes(block) + peak(learn.trace(*shapes).jaxpr.jaxpr)
-    return Program(init, advance, evaluate, None, *counts, block, template, working)
+    return Program(init, advance, evaluate, None, *counts, block, template, working, tasks=tasks_of(evaluation_env))
 
 
 def _policy(act: Callable, state: LoopState, iteration: np.int32, observation: PyTree, key: Key) -> np.ndarray:
@@ -109,7 +119,7 @@ def _collect(
             Experience(observation, action, step.reward, step.terminated, step.truncated, step.next_observation)
         )
         observation = step.observation
-        sums = _host(jax.tree.map(np.asarray, measure(step)))
+        sums = _host(jax.tree.map(np.asarray, measure(step, tasks_of(env))))
         totals = sums if totals is None else jax.tree.map(np.add, totals, sums)
     return observation, jax.tree.map(lambda *leaves: np.stack(leaves), *blocks), totals or {}
 
@@ -120,27 +130,39 @@ def _host(sums: Sums) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 def _evaluate(env: Any, act: Callable, key: Key, fold_in: Callable, episodes: int, limit: int) -> Episodes:
     """Rounds of one episode a lane, each to its end, until there are enough: were lanes to play on, short episodes would
-    be counted more often than long ones."""
+    be counted more often than long ones. Tasks have equal shares, in their order."""
     rounds = -(-episodes // env.num_envs)
-    returns: list[float] = []
-    lengths: list[int] = []
-    terminated: list[bool] = []
+    played = []
     for r in range(rounds):
-        observation = env.reset(int(jax.random.bits(fold_in(key, r), dtype=jnp.uint32) >> 1)).observation
-        total, length = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int32)
-        alive, died = np.ones(env.num_envs, bool), np.zeros(env.num_envs, bool)
-        for t in range(limit):
-            step = env.step(np.asarray(act(observation, fold_in(key, rounds + r * limit + t))))
-            total += np.where(alive, step.reward, 0.0)
-            length += alive
-            died |= alive & step.terminated
-            alive &= ~(step.terminated | step.truncated)
-            observation = step.observation
-            if not alive.any():
-                break
-        returns, lengths, terminated = [*returns, *total], [*lengths, *length], [*terminated, *died]
-    flags = np.asarray(terminated[:episodes])
-    return Episodes(np.asarray(returns[:episodes], np.float32), np.asarray(lengths[:episodes]), flags, ~flags, {})
+        seed = int(jax.random.bits(fold_in(key, r), dtype=jnp.uint32) >> 1)
+        played.append(_round(env, seed, act, lambda t, r=r: fold_in(key, rounds + r * limit + t), limit))
+    tasks = max(len(tasks_of(env)), 1)
+
+    def arrange(*parts: np.ndarray) -> np.ndarray:
+        """From rounds of [num_envs] to [episodes], task by task."""
+        of_task = np.stack(parts).reshape(rounds, tasks, -1).swapaxes(0, 1).reshape(tasks, -1)
+        return of_task[:, : episodes // tasks].ravel()
+
+    return jax.tree.map(arrange, *played)
+
+
+def _round(env: Any, seed: int, act: Callable, key_of: Callable[[int], Key], limit: int) -> Episodes:
+    """One episode in every lane. What the environment measures is left out, but for the largest ``success``."""
+    step = env.reset(seed)
+    total, length = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int32)
+    alive, died = np.ones(env.num_envs, bool), np.zeros(env.num_envs, bool)
+    success = {"success": np.zeros(env.num_envs, np.float32)} if "success" in step.metrics else {}
+    for t in range(limit):
+        step = env.step(np.asarray(act(step.observation, key_of(t))))
+        total += np.where(alive, step.reward, 0.0)
+        length += alive
+        died |= alive & step.terminated
+        for name, value in success.items():
+            success[name] = np.maximum(value, np.where(alive, step.metrics[name], np.float32(0)))
+        alive &= ~(step.terminated | step.truncated)
+        if not alive.any():
+            break
+    return Episodes(total.astype(np.float32), length, died, ~died, success)
 
 
 def refuse_population(members: int) -> None:

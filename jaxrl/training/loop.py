@@ -197,7 +197,8 @@ def collect(
 
     Returns:
         The environments' state, the observation to act on next, the experience ``[length, num_envs, ...]`` and the sums
-        of what the environments measured: metrics named ``episode/…`` over the episodes that ended, others over all steps.
+        of what the environments measured: metrics named ``episode/…`` over the episodes that ended, others over all
+        steps. An environment with ``tasks`` has ``episode/…/TASK`` besides.
     """
 
     def step(carry: tuple, key: Key) -> tuple[tuple, tuple[Experience, Sums]]:
@@ -208,7 +209,7 @@ def collect(
         experience = Experience(
             observation, action, result.reward, result.terminated, result.truncated, result.next_observation
         )
-        return (env_state, result.observation), (experience, measure(result))
+        return (env_state, result.observation), (experience, measure(result, tasks_of(env)))
 
     keys = jax.random.split(key, length)
     (env_state, observation), (experience, sums) = jax.lax.scan(step, (env_state, observation), keys)
@@ -263,18 +264,39 @@ def _example(observation: PyTree, action_space: Space) -> Experience:
     return Experience(one, zeros(action_space), jnp.zeros((), jnp.float32), flag, flag, one)
 
 
-def measure(step: Step) -> Sums:
-    """One step of every environment as sums and counts."""
+def measure(step: Step, tasks: tuple[str, ...] = ()) -> Sums:
+    """One step of every environment as sums and counts.
+
+    Args:
+        tasks: names of the tasks, each of which has an equal contiguous block of lanes. Then ``episode/return/TASK`` and
+            its like are of that task's episodes alone.
+    """
     ended = done(step)
     episodes = jnp.sum(ended, dtype=jnp.float32)
     sums: Sums = {"episode/terminated": (jnp.sum(step.terminated, dtype=jnp.float32), episodes)}
     sums |= _not_finite(step)
     for name, value in step.metrics.items():
         if name.startswith("episode/"):
-            sums[name] = (jnp.sum(jnp.where(ended, value, 0.0)), episodes)
+            counted = jnp.where(ended, value, 0.0)
+            sums[name] = (jnp.sum(counted), episodes)
+            sums |= _by_task(name, counted, ended, tasks)
         else:
             sums[name] = (jnp.sum(value), jnp.float32(ended.size))
     return sums
+
+
+def tasks_of(env: Any) -> tuple[str, ...]:
+    """The names of an environment's tasks, if it has several."""
+    return getattr(env, "tasks", ())
+
+
+def _by_task(name: str, value: Array, ended: Array, tasks: tuple[str, ...]) -> Sums:
+    """The value of the lanes whose episode ended, summed over each task's own block of lanes."""
+    if not tasks:
+        return {}
+    sums = jnp.sum(value.reshape(len(tasks), -1), axis=1)
+    counts = jnp.sum(ended.reshape(len(tasks), -1), axis=1, dtype=jnp.float32)
+    return {f"{name}/{task}": (sums[k], counts[k]) for k, task in enumerate(tasks)}
 
 
 def _not_finite(step: Step) -> Sums:

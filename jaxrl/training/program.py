@@ -18,7 +18,17 @@ from jaxrl.errors import UsageError
 from jaxrl.training import evaluation
 from jaxrl.training.evaluation import Episodes
 from jaxrl.training.footprint import peak
-from jaxrl.training.loop import GUARD, Loop, LoopState, block_of, check_learning, check_num_envs, iterate, start
+from jaxrl.training.loop import (
+    GUARD,
+    Loop,
+    LoopState,
+    block_of,
+    check_learning,
+    check_num_envs,
+    iterate,
+    start,
+    tasks_of,
+)
 from jaxrl.training.sharding import replicated, state_sharding
 from jaxrl.types import Array, Experience, Key, PyTree
 
@@ -45,6 +55,7 @@ class Program(NamedTuple):
     template: Callable[[], PyTree]  # () -> shapes of the state, and where each array lives
     working: Callable[[], int]  # () -> bytes that an iteration needs besides the state, estimated
     devices: int = 1  # that the state is spread over
+    tasks: tuple[str, ...] = ()  # that an evaluation's episodes are shared out to, in this order
 
 
 def compile_program(
@@ -120,6 +131,7 @@ def compile_program(
         template=template,
         working=lambda: peak(compiled_advance.trace(template(), np.int32(0), np.int32(0)).jaxpr.jaxpr),
         devices=1 if mesh is None else mesh.size,
+        tasks=tasks_of(evaluation_env),
     )
 
 

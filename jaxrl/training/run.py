@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxrl.errors import UsageError
 from jaxrl.training.distributed import agree
+from jaxrl.training.evaluation import task_columns
 from jaxrl.training.plan import Schedule
 from jaxrl.training.program import Chunk, Program
 from jaxrl.training.records import Row, Sink
@@ -160,6 +161,7 @@ def evaluation_columns(program: Program, state: PyTree, iteration: int) -> dict[
         "eval/episodes": np.full(np.shape(episodes.returns)[:-1], np.shape(episodes.returns)[-1]),
         "eval/length": np.mean(episodes.lengths, -1),
         "eval/terminated": np.mean(episodes.terminated, -1),
+        **task_columns(episodes, program.tasks),
     }
     return {name: np.asarray(value, np.float64) for name, value in columns.items()}
 

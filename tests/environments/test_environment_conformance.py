@@ -22,7 +22,14 @@ SOME_OF_GYMNAX = [
     "FrozenLake-misc",
     "BernoulliBandit-misc",
 ]
-STEPPED = TOYS + [f"gymnax:{name}" for name in SOME_OF_GYMNAX]
+SETS = ["arm:MT3", "point:MT8"]  # of tasks; each has as many lanes as a multiple of them
+SUITES = [*SETS, "arm:swing-up", "point:reach-4"]
+STEPPED = TOYS + SUITES + [f"gymnax:{name}" for name in SOME_OF_GYMNAX]
+
+
+def lanes_of(env, count):
+    """``count`` lanes, or so many of each task."""
+    return vectorise(env, count * max(len(env.tasks), 1))
 
 
 def check_shapes(env, first, state, later_state, later):
@@ -56,7 +63,7 @@ def contains(space, value):
 
 @pytest.mark.parametrize("name", STEPPED)
 def test_lanes_reset_and_scan_by_the_contract(name):
-    env = vectorise(environments.make(name, max_steps=4), 3)
+    env = lanes_of(environments.make(name, max_steps=4), 3)
     first, steps, state = roll(env, 11, policy=uniform)
     last = jax.tree.map(lambda leaf: leaf[-1], steps)
     check_shapes(env, first, state, state, last)
@@ -73,7 +80,7 @@ def test_lanes_reset_and_scan_by_the_contract(name):
     )
 
 
-@pytest.mark.parametrize("name", TOYS + [f"gymnax:{name}" for name in gymnax.names()])
+@pytest.mark.parametrize("name", TOYS + SUITES + [f"gymnax:{name}" for name in gymnax.names()])
 def test_a_step_carries_what_a_reset_gives(name):
     """Traced, not run: a single environment, and lanes of it in a scan."""
     env = environments.make(name)
@@ -86,7 +93,7 @@ def test_a_step_carries_what_a_reset_gives(name):
     with jax.debug_key_reuse(True):
         state, first, later_state, later = jax.eval_shape(single, jax.random.key(0))
         check_shapes(env, first, state, later_state, later)
-        lanes = vectorise(env, 2)
+        lanes = lanes_of(env, 2)
         jax.eval_shape(lambda key: scanned(lanes, key), jax.random.key(0))
 
 
