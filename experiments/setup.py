@@ -20,10 +20,12 @@ from jaxrl.errors import UsageError, unknown
 from jaxrl.training import OffPolicy, OnPolicy, off_policy, on_policy, sharding
 from jaxrl.training.host import host_program, refuse_population
 from jaxrl.training.keeper import check_keeping
-from jaxrl.training.loop import Loop
+from jaxrl.training.loop import Loop, tasks_of
 from jaxrl.training.plan import Plan, make_plan, make_schedule
 from jaxrl.training.program import Program, compile_program
 from jaxrl.training.records import Row, check_sinks
+
+ON_HOST = ("gymnasium", "metaworld")  # schemes whose environments step on the host
 
 AgentConfig = TypeVar("AgentConfig")
 LoopConfig = TypeVar("LoopConfig", OnPolicy, OffPolicy)
@@ -134,7 +136,7 @@ def build(config: Train) -> Built:
     check_keeping(config.checkpoint.keep, config.checkpoint.keep_best)
     hyper, labels = members(config)
     mesh = sharding.choose_mesh(config.devices, config.mesh, len(labels), config.loop.num_envs)
-    host = config.env.startswith("gymnasium:")
+    host = config.env.partition(":")[0] in ON_HOST
     options = {name: _value(text) for name, text in config.env_options.items()}
     if host:
         refuse_population(len(labels))
@@ -145,6 +147,7 @@ def build(config: Train) -> Built:
         env = environments.make(config.env, num_envs=config.loop.num_envs, **options)
     else:
         env = environments.make(config.env, **options)
+    config = with_tasks(config, tasks_of(env))
     settings, notes = fitting_loop(config)
     schedule, rounded = make_schedule(
         config.steps,
@@ -162,7 +165,7 @@ def build(config: Train) -> Built:
     loop = make_loop(agent, env.action_space, settings, config.sampler)
     shared = {"episodes": config.evaluate.episodes, "max_steps": config.evaluate.max_steps}
     if host:
-        lanes = environments.make(config.env, num_envs=min(config.evaluate.episodes, 16), **options)
+        lanes = environments.make(config.env, **evaluation_lanes(config, tasks_of(env)), **options)
         values = {name: float(value[0]) for name, value in hyper.items()}
         program = host_program(loop, agent, env, lanes, seed=config.seed, hyper=values, **shared)
     else:
@@ -175,6 +178,21 @@ def build(config: Train) -> Built:
         )
     plan = make_plan(program, schedule, notes + rounded)
     return Built(resolved(config, settings, plan), env, agent, loop, program, plan, labels)
+
+
+def evaluation_lanes(config: Train, tasks: tuple[str, ...]) -> dict[str, Any]:
+    """Options of the environment that a run on the host is judged in: at most 16 lanes, or one for each task."""
+    if not tasks:
+        return {"num_envs": min(config.evaluate.episodes, 16)}
+    # Meta-World's protocol ends an episode at its first success, when it is judged.
+    return {"num_envs": len(tasks), "evaluation": True}
+
+
+def with_tasks(config: Train, tasks: tuple[str, ...]) -> Train:
+    """The config whose agent knows how many tasks there are, where it can know and was not told."""
+    if not tasks or getattr(config.agent, "num_tasks", None) != 1:
+        return config
+    return dataclasses.replace(config, agent=dataclasses.replace(config.agent, num_tasks=len(tasks)))
 
 
 def resolved(config: Train, settings: Any, plan: Plan) -> Train:

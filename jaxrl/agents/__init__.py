@@ -17,6 +17,7 @@ AGENTS: dict[str, str] = {
     "brc": "jaxrl.agents.brc",
     "dqn": "jaxrl.agents.dqn",
     "fast_td3": "jaxrl.agents.fast_td3",
+    "multi_task_ppo": "jaxrl.agents.multi_task_ppo",
     "ppo": "jaxrl.agents.ppo",
     "sac": "jaxrl.agents.sac",
     "simba_v2": "jaxrl.agents.simba_v2",

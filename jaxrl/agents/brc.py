@@ -30,7 +30,6 @@ from jaxrl.agents import common, distributional, scaling
 from jaxrl.agents.base import Agent, OptimizerFactory, optimizer_factory
 from jaxrl.agents.scaling import ReturnExtremes
 from jaxrl.distributions import TanhNormal, scale_action, unscale_action
-from jaxrl.errors import UsageError
 from jaxrl.losses import categorical, soft
 from jaxrl.networks import (
     Activation,
@@ -319,12 +318,8 @@ def make(config: Config, observation_space: Space, action_space: Space, optimize
     common.check_range(name, config, 0.0, 1.0, "discount", "tau")
     distributional.check_support(name, config)
     activation_function(config.activation)
+    common.check_one_hot(name, observation_space, config.num_tasks)
     shape = observation_space.shape
-    if config.num_tasks > 1 and not (len(shape) == 1 and shape[0] > config.num_tasks):
-        raise UsageError(
-            f"{name}: num_tasks {config.num_tasks} needs observations [features + {config.num_tasks}] whose end is a "
-            f"one-hot of the task, got shape {shape}; use num_tasks 1"
-        )
     actor = BroPolicy(action_space.shape[0], len(shape), config.actor_width, config.actor_depth, config.activation)
     critic = BroActionValue(config.num_bins, len(shape), config.critic_width, config.critic_depth, config.activation)
     embedding = TaskEmbedding(config.num_tasks, config.embedding_size)

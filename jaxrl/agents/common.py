@@ -77,6 +77,15 @@ def require_vector_action(agent: str, space: Box) -> Box:
     return space
 
 
+def check_one_hot(agent: str, space: Box, num_tasks: int) -> None:
+    """Refuse observations that cannot end with a one-hot of the task, where there are several tasks."""
+    if num_tasks > 1 and (len(space.shape) != 1 or space.shape[0] <= num_tasks):
+        raise UsageError(
+            f"{agent}: num_tasks {num_tasks} needs vectors of more than {num_tasks} numbers, the last ones a one-hot of "
+            f"the task, got shape {space.shape}; use a set of tasks such as point:MT8"
+        )
+
+
 def hyper_from(hyper: type[Hyper], config: Any) -> Hyper:
     """The sweepable hyper-parameters, as float32 scalars, from the fields of the same names."""
     fields = hyper._fields  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ Defaults for the layers, initial weights and minibatch-wise normalisation of adv
 and Huang et al. (2022, "The 37 implementation details of PPO").
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -94,7 +95,7 @@ class State(NamedTuple):
 class Parts(NamedTuple):
     """What is fixed when an agent is made."""
 
-    config: Config
+    config: Any  # Config, or one that extends it
     actor: Any  # a flax module
     critic: Any  # a flax module
     optimizer: OptimizerFactory
@@ -184,11 +185,17 @@ def observe(parts: Parts, state: State, experience: Experience) -> State:
     return state._replace(normaliser=normaliser, steps=common.counted(state.steps, experience))
 
 
-def prepare(parts: Parts, state: State, rollout: Experience) -> tuple[Batch, Metrics]:
-    """Advantages, targets and log-probabilities of a rollout [T, N] under the agent that collected it, as [T * N]."""
+def prepare(
+    parts: Parts, state: State, rollout: Experience, critic: Callable[[PyTree], Array] | None = None
+) -> tuple[Batch, Metrics]:
+    """Advantages, targets and log-probabilities of a rollout [T, N] under the agent that collected it, as [T * N].
+
+    Args:
+        critic: observations [T, N, ...], as networks see them -> values [T, N] in units of reward; the agent's own if None.
+    """
     observation = common.normalised(state.normaliser, rollout.observation)
     next_observation = common.normalised(state.normaliser, rollout.next_observation)
-    critic = partial(parts.critic.apply, state.params["critic"])
+    critic = critic or partial(parts.critic.apply, state.params["critic"])
     # V(next_t) is not V(s_{t+1}): where an episode ended, s_{t+1} belongs to the next one.
     values, next_values = critic(observation), critic(next_observation)
     advantage = returns.generalized_advantages(
@@ -221,18 +228,32 @@ def update(parts: Parts, state: State, rollout: Experience, key: Key) -> tuple[S
     batch, metrics = prepare(parts, state, rollout)
     optimizer = parts.optimizer(annealed(state.hyper.learning_rate, state.updates, config.anneal_updates))
     step = partial(minibatch_step, parts, state.hyper, optimizer, batch)
+    (params, optimizer_state), traces = run_epochs(
+        config, step, batch.log_prob.shape[0], (state.params, state.optimizer_state), key
+    )
+    metrics |= jax.tree.map(jnp.mean, traces)
+    return state._replace(params=params, optimizer_state=optimizer_state, updates=state.updates + 1), metrics
+
+
+def run_epochs(
+    config: Config, step: Callable, size: int, learned: tuple[PyTree, PyTree], key: Key
+) -> tuple[tuple[PyTree, PyTree], Metrics]:
+    """Every epoch goes through ``size`` rows once, in a fresh order, a minibatch a step.
+
+    Args:
+        step: ``((params, optimizer_state, key), rows) -> (the same, metrics)``.
+        learned: ``(params, optimizer_state)``.
+    """
 
     def epoch(carry: tuple[PyTree, PyTree, Key], _: None) -> tuple[tuple[PyTree, PyTree, Key], Metrics]:
         *learned, key = carry
         key, order_key = jax.random.split(key)
-        order = jax.random.permutation(order_key, batch.log_prob.shape[0]).reshape(config.minibatches, -1)
+        order = jax.random.permutation(order_key, size).reshape(config.minibatches, -1)
         return jax.lax.scan(step, (*learned, key), order)
 
     # The key is carried, not split beforehand and scanned over, which JAX's key checker does not follow under vmap.
-    carry = (state.params, state.optimizer_state, key)
-    (params, optimizer_state, _), traces = jax.lax.scan(epoch, carry, None, config.epochs)
-    metrics |= jax.tree.map(jnp.mean, traces)
-    return state._replace(params=params, optimizer_state=optimizer_state, updates=state.updates + 1), metrics
+    (params, optimizer_state, _), traces = jax.lax.scan(epoch, (*learned, key), None, config.epochs)
+    return (params, optimizer_state), traces
 
 
 def minibatch_step(
@@ -272,8 +293,8 @@ def check_minibatches(size: int, config: Config) -> None:
         )
 
 
-def make(config: Config, observation_space: Space, action_space: Space, optimizer: Any = None) -> Agent:
-    """An agent for these spaces: any box of observations; discrete actions or a vector of continuous ones.
+def make_parts(config: Config, observation_space: Space, action_space: Space, optimizer: OptimizerFactory) -> Parts:
+    """What is fixed when an agent is made.
 
     Raises:
         UsageError: for spaces or a configuration that cannot work.
@@ -292,9 +313,17 @@ def make(config: Config, observation_space: Space, action_space: Space, optimize
     else:
         action_space = common.require_vector_action("ppo", spaces.require_box(action_space, "ppo"))
         actor = GaussianPolicy(action_space.shape[0], *torso, config.std, config.initial_std)
-    default = partial(default_optimizer, config.max_grad_norm)
-    factory = optimizer_factory(optimizer, default)
-    parts = Parts(config, actor, StateValue(*torso), factory, observation_space, action_space)
+    return Parts(config, actor, StateValue(*torso), optimizer, observation_space, action_space)
+
+
+def make(config: Config, observation_space: Space, action_space: Space, optimizer: Any = None) -> Agent:
+    """An agent for these spaces: any box of observations; discrete actions or a vector of continuous ones.
+
+    Raises:
+        UsageError: for spaces or a configuration that cannot work.
+    """
+    factory = optimizer_factory(optimizer, partial(default_optimizer, config.max_grad_norm))
+    parts = make_parts(config, observation_space, action_space, factory)
     bound = partial(init, parts), partial(act, parts), partial(observe, parts), partial(update, parts)
     return Agent("ppo", *bound, on_policy=True)
 

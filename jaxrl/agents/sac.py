@@ -66,6 +66,8 @@ class Config:
     """Whether hidden layers are normalised before the activation."""
     initial_std: float = 1.0
     """Deviation of a fresh policy, before squashing."""
+    num_tasks: int = 1
+    """Tasks. With more than one, observations end with a one-hot of the task, and each has a temperature of its own."""
 
 
 class Hyper(NamedTuple):
@@ -80,7 +82,7 @@ class Hyper(NamedTuple):
 
 
 class State(NamedTuple):
-    params: PyTree  # {"actor", "critic": first axis num_critics, "temperature": its logarithm}
+    params: PyTree  # {"actor", "critic": first axis num_critics, "temperature": its logarithm, [] or [num_tasks]}
     target_params: PyTree  # {"critic"}
     optimizer_state: PyTree  # {"actor", "critic", "temperature"}
     normaliser: RunningStatistics | None
@@ -111,8 +113,8 @@ def critic_target(params: PyTree, target_params: PyTree, parts: Parts, batch: Tr
     """What every critic shall predict, [B]. A time limit is in it like any other step: its discount is not 0."""
     action, log_prob = policy(parts, params["actor"], batch.next_observation).sample_and_log_prob(key)
     q = apply_ensemble(parts.critic, target_params["critic"], batch.next_observation, action)
-    target = jax.vmap(soft.critic_target, (0, 0, 1, 0, None))
-    return target(batch.reward, batch.discount, q, log_prob, jnp.exp(params["temperature"]))
+    target = jax.vmap(soft.critic_target, (0, 0, 1, 0, 0))
+    return target(batch.reward, batch.discount, q, log_prob, jnp.exp(of_task(params["temperature"], batch)))
 
 
 def critic_loss(params: PyTree, parts: Parts, batch: Transition, target: Array) -> tuple[Array, tuple[Metrics, Array]]:
@@ -128,14 +130,22 @@ def actor_loss(params: PyTree, others: PyTree, parts: Parts, batch: Transition, 
     """Temperature times log-probability minus value. ``params`` are the policy's. Also returns log-probabilities [B]."""
     action, log_prob = policy(parts, params, batch.observation).sample_and_log_prob(key)
     q = apply_ensemble(parts.critic, others["critic"], batch.observation, action)
-    loss = jax.vmap(soft.actor_loss, (1, 0, None))(q, log_prob, jnp.exp(others["temperature"]))
+    loss = jax.vmap(soft.actor_loss, (1, 0, 0))(q, log_prob, jnp.exp(of_task(others["temperature"], batch)))
     return jnp.mean(batch.weight * loss), log_prob
 
 
-def temperature_loss(params: Array, parts: Parts, hyper: Hyper, log_prob: Array) -> Array:
+def temperature_loss(params: Array, parts: Parts, hyper: Hyper, batch: Transition, log_prob: Array) -> Array:
     """Raises the temperature while the entropy is below its target. ``params`` is the temperature's logarithm."""
     target_entropy = -hyper.target_entropy_scale * parts.action_space.shape[0]
-    return jnp.mean(jax.vmap(soft.temperature_loss, (None, 0, None))(params, log_prob, target_entropy))
+    return jnp.mean(jax.vmap(soft.temperature_loss, (0, 0, None))(of_task(params, batch), log_prob, target_entropy))
+
+
+def of_task(temperature: Array, batch: Transition) -> Array:
+    """Each sample's own entry of ``[]`` or ``[num_tasks]``, [B]; the one-hot that ends an observation says which."""
+    if temperature.ndim == 0:
+        return jnp.broadcast_to(temperature, batch.reward.shape)
+    # The largest entry is the task's also where observations are normalised.
+    return temperature[jnp.argmax(batch.observation[:, -temperature.size :], axis=1)]
 
 
 def init(parts: Parts, key: Key) -> State:
@@ -143,10 +153,11 @@ def init(parts: Parts, key: Key) -> State:
     check_key(key)
     actor_key, critic_key = jax.random.split(key)
     observation, action = spaces.zeros(parts.observation_space), jnp.zeros(parts.action_space.shape, jnp.float32)
+    tasks = () if parts.config.num_tasks == 1 else (parts.config.num_tasks,)
     params = {
         "actor": parts.actor.init(actor_key, observation),
         "critic": init_ensemble(parts.critic, parts.config.num_critics, critic_key, observation, action),
-        "temperature": jnp.asarray(np.log(parts.config.initial_temperature), jnp.float32),
+        "temperature": jnp.full(tasks, np.log(parts.config.initial_temperature), jnp.float32),
     }
     hyper = common.hyper_from(Hyper, parts.config)
     return State(
@@ -198,7 +209,7 @@ def update(parts: Parts, state: State, batch: Transition, key: Key) -> tuple[Sta
 
     moved = optax.incremental_update(state.params["critic"], state.target_params["critic"], state.hyper.tau)
     metrics |= state.policy_metrics
-    metrics |= {"temperature/value": jnp.exp(state.params["temperature"]), "priority": priority}
+    metrics |= {"temperature/value": jnp.mean(jnp.exp(state.params["temperature"])), "priority": priority}
     return state._replace(target_params={"critic": moved}, updates=state.updates + 1), metrics
 
 
@@ -207,7 +218,7 @@ def improve_policy(parts: Parts, state: State, batch: Transition, key: Key) -> S
     gradient = jax.value_and_grad(actor_loss, has_aux=True)
     (loss, log_prob), gradients = gradient(state.params["actor"], state.params, parts, batch, key)
     state = descend(parts, state, "actor", gradients)
-    gradients = jax.grad(temperature_loss)(state.params["temperature"], parts, state.hyper, log_prob)
+    gradients = jax.grad(temperature_loss)(state.params["temperature"], parts, state.hyper, batch, log_prob)
     state = descend(parts, state, "temperature", gradients)
     return state._replace(policy_metrics={"actor/loss": loss, "actor/entropy": -jnp.mean(log_prob)})
 
@@ -242,7 +253,8 @@ def make(config: Config, observation_space: Space, action_space: Space, optimize
     """
     observation_space = common.require_observation("sac", observation_space, config.normalise_observations)
     action_space = common.require_vector_action("sac", spaces.require_bounded_box(action_space, "sac"))
-    common.check_least("sac", config, 1, "hidden_sizes", "num_critics", "policy_delay")
+    common.check_least("sac", config, 1, "hidden_sizes", "num_critics", "policy_delay", "num_tasks")
+    common.check_one_hot("sac", observation_space, config.num_tasks)
     common.check_least("sac", config, 0, "actor_learning_rate", "critic_learning_rate", "temperature_learning_rate")
     common.check_least("sac", config, 1e-8, "initial_temperature")
     common.check_range("sac", config, 0.0, 1.0, "discount", "tau")

@@ -130,7 +130,8 @@ def _newton(gram: Array, iterations: int) -> Array:
         # In units of the current weights the Hessian is D G D + I: well conditioned however far apart the weights are.
         system = weights[:, None] * gram * weights[None, :] + jnp.eye(tasks)
         slope = weights * (gram @ weights) - 1.0
-        relative = -jax.scipy.linalg.solve(system, slope, assume_a="pos")
+        # Conjugate gradients rather than a factorisation, which in a batch can wait for itself on a CPU's threads.
+        relative = -jax.scipy.sparse.linalg.cg(system, slope, tol=1e-6, maxiter=2 * tasks)[0]
         wall = jnp.min(jnp.where(relative < 0, -1.0 / jnp.minimum(relative, -_TINY), jnp.inf))
         first = jnp.minimum(1.0, 0.95 * wall)
         lengths = first * 0.5 ** jnp.arange(12)
@@ -186,6 +187,12 @@ def cosines(gram: Array) -> Array:
     return gram / jnp.maximum(norms[:, None] * norms[None, :], _TINY)
 
 
+@jax.custom_batching.sequential_vmap
+def _eigenvalues(table: Array) -> Array:
+    """Rising, of one symmetric matrix after another under ``vmap``: a batch can wait for itself on a CPU's threads."""
+    return jnp.linalg.eigvalsh(table)
+
+
 def conditioning(gram: Array) -> dict[str, Array]:
     """How unequal the tasks' gradients are, and how alike: scalars, from the Gram matrix.
 
@@ -200,7 +207,7 @@ def conditioning(gram: Array) -> dict[str, Array]:
     table = cosines(gram)
     off = 1.0 - jnp.eye(tasks)
     pairs = max(tasks * (tasks - 1), 1)
-    values = jnp.linalg.eigvalsh(table)
+    values = _eigenvalues(table)
     return {
         "norm_spread": jnp.log10(jnp.max(norms) / jnp.min(norms)),
         "largest_share": jnp.max(norms) / jnp.sum(norms),

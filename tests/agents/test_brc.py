@@ -132,7 +132,7 @@ def test_rewards_are_divided_task_by_task():
 
 
 def test_settings_that_cannot_work_are_refused():
-    with pytest.raises(UsageError, match=r"num_tasks 3 needs observations .* got shape \(3,\); use num_tasks 1"):
+    with pytest.raises(UsageError, match="num_tasks 3 needs vectors of more than 3 numbers"):
         toys.make("brc", "box", num_tasks=3)
     for fields, message in (
         ({"num_tasks": 0}, "num_tasks 0 cannot work; it must be at least 1"),
