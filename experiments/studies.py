@@ -1,0 +1,97 @@
+"""What every study does: cells that are run once and kept, scores of a trained population, and the claims at the end."""
+
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from experiments.setup import Train, build
+from jaxrl.analysis.claims import Claim, claims_table, write_claims
+from jaxrl.errors import UsageError
+from jaxrl.training.records import Row
+from jaxrl.training.run import run
+
+Preset = Literal["smoke", "cpu", "paper"]
+
+
+def cell(folder: Path, name: str, settings: Any, measure: Callable[[], dict], console: Console) -> dict:
+    """What ``measure`` returns, kept in ``folder/name.json``: an interrupted study goes on where it stopped.
+
+    Args:
+        settings: everything that the result depends on; a kept cell of other settings is measured anew.
+    """
+    path = folder / f"{name}.json"
+    words = json.dumps(settings, sort_keys=True, default=_plain)
+    identity = hashlib.sha256(words.encode()).hexdigest()[:16]
+    if path.exists():
+        kept = json.loads(path.read_text())
+        if kept["identity"] == identity:
+            return kept["result"]
+    began = time.perf_counter()
+    result = measure()
+    seconds = round(time.perf_counter() - began)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    content = {"identity": identity, "seconds": seconds, "settings": settings, "result": result}
+    partial.write_text(json.dumps(content, indent=1, default=_plain) + "\n")
+    partial.replace(path)
+    console.print(f"  {name}  {seconds} s", markup=False)
+    return result
+
+
+def train_rows(config: Train) -> list[Row]:
+    """Train without a run folder and return every row, of all members.
+
+    Raises:
+        UsageError: where the run was interrupted.
+    """
+    built = build(config)
+    rows: list[Row] = []
+    outcome = run(built.program, built.plan.schedule, labels=built.labels, listeners=(rows.append,))
+    if outcome.interrupted:
+        raise UsageError("interrupted; the cells that are finished are kept, and the same command goes on")
+    return [dict(row) for row in rows]
+
+
+def by_seed(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> dict[str, list[list[float]]]:
+    """``column -> [seeds][points]`` of rows that have the columns, seeds and steps in order."""
+    told = [row for row in rows if all(column in row for column in columns)]
+    seeds = sorted({row["seed"] for row in told})
+    return {
+        column: [[float(row[column]) for row in told if row["seed"] == seed] for seed in seeds] for column in columns
+    }
+
+
+def tail_mean(curves: Sequence[Sequence[float]], share: float) -> np.ndarray:
+    """The mean of the last ``share`` of each curve's points, ``[seeds]``; all but the point before training at 1."""
+    points = np.asarray(curves, np.float64)[:, 1:]
+    return points[:, -max(1, round(share * points.shape[1])) :].mean(1)
+
+
+def finish(folder: Path, claims: Sequence[Claim], console: Console) -> None:
+    """Write the claims and print them."""
+    path = write_claims(folder / "claims.json", claims)
+    console.print(claims_table(claims))
+    console.print(f"  claims     {path}", soft_wrap=True, markup=False)
+
+
+def machine() -> dict[str, Any]:
+    """What a study ran on, for its record."""
+    return {"jax": jax.__version__, "device": str(jax.devices()[0].device_kind)}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {"class": f"{type(value).__module__}.{type(value).__qualname__}", **dataclasses.asdict(value)}
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
