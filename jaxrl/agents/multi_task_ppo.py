@@ -231,11 +231,12 @@ def update(parts: Parts, state: State, rollout: Experience, key: Key) -> tuple[S
     batch = jax.tree.map(lambda x: task_blocks(x, length, config.num_tasks), flat)
     params, targets = state.params, state.targets
     if targets is not None:
-        targets = popart.update(state.targets, batch.target.T, config.popart_step or None)
+        old = targets
+        targets = popart.update(old, batch.target.T, config.popart_step or None)
         head = params["critic"]["head"]
-        preserved = popart.preserve(head, state.targets, targets)
+        preserved = popart.preserve(head, old, targets)
         # What a fresh critic says is worth nothing: preserved, it would leave each task a gain as far off as its rewards.
-        began = state.targets.count > 0
+        began = old.count > 0
         head = jax.tree.map(lambda kept, fresh: jnp.where(began, kept, fresh), preserved, head)
         params = params | {"critic": params["critic"] | {"head": head}}
         metrics |= {"critic/largest_scale": jnp.max(popart.scale(targets))}
