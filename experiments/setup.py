@@ -16,6 +16,7 @@ import environments
 from environments import wrappers
 from jaxrl import agents, samplers
 from jaxrl.agents.base import Agent
+from jaxrl.analysis.diagnosing import diagnosed
 from jaxrl.errors import UsageError, unknown
 from jaxrl.training import OffPolicy, OnPolicy, off_policy, on_policy, sharding
 from jaxrl.training.host import host_program, refuse_population
@@ -53,6 +54,8 @@ class Log:
     """Also write TensorBoard events."""
     wandb: str | None = None
     """Also log to this wandb project."""
+    diagnostics: bool = False
+    """Also measure dormant units, ranks of features, and norms of weights and updates, in every update."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,8 @@ def build(config: Train) -> Built:
         # Once for each member, so that a swept value is refused as the same value alone would be.
         agent = agents.make_agent(dataclasses.replace(agent_config, **point), env.observation_space, env.action_space)
     agent = agents.make_agent(agent_config, env.observation_space, env.action_space)
+    if config.log.diagnostics:
+        agent = diagnosed(agent)
     loop = make_loop(agent, env.action_space, settings, config.sampler)
     shared = {"episodes": config.evaluate.episodes, "max_steps": config.evaluate.max_steps}
     if host:

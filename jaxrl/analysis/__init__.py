@@ -20,6 +20,7 @@ _WHERE = {
         "read_curves",
         "steps_to",
     ),
+    "diagnosing": ("diagnosed",),
     "diagnostics": (
         "cosine_matrix",
         "dormant_fraction",

@@ -49,10 +49,16 @@ def dormant_fractions(layers: PyTree, tau: float | Array = 0.0) -> Metrics:
     return {f"dormant/{name or 'layer'}": share for name, share in shares.items()} | {"dormant/all": total}
 
 
+@jax.custom_batching.sequential_vmap
+def _svd(matrix: Array) -> Array:
+    """One matrix after another under ``vmap``: batches of them can wait for themselves on a CPU's threads."""
+    return jnp.linalg.svd(matrix, compute_uv=False)
+
+
 def _singular_values(features: Array) -> Array:
     """Singular values ``[min(batch, units)]``, largest first, in units of the largest entry, which cannot overflow."""
     matrix = features.astype(jnp.float32).reshape(-1, features.shape[-1])
-    return jnp.linalg.svd(matrix / _unit(jnp.max(jnp.abs(matrix))), compute_uv=False)
+    return _svd(matrix / _unit(jnp.max(jnp.abs(matrix))))
 
 
 def effective_rank(features: Array) -> Array:
