@@ -1,5 +1,6 @@
 """Waves on a ring: dispersive advection, which is exactly linear, and the Kuramoto–Sivashinsky equation, which is chaotic."""
 
+import math
 from functools import partial
 from typing import NamedTuple
 
@@ -70,6 +71,9 @@ def _turn(turn: np.ndarray, state: Array) -> Array:
 # --- Kuramoto–Sivashinsky ---------------------------------------------------------------------------------------------
 
 
+RESOLVED = 2.0  # waves shorter than wavenumber 1 are damped; without those up to 2 the energy has nowhere to go
+
+
 class ExponentialScheme(NamedTuple):
     """Coefficients of ETDRK4, one for each mode of a diagonal linear part; float64 NumPy."""
 
@@ -130,10 +134,13 @@ def kuramoto_sivashinsky(
     Args:
         amplitude: root mean square of a start on average; it is random in modes 1 to 8.
     Raises:
-        UsageError: for an odd number of points, or an interval that is not a multiple of ``dt``.
+        UsageError: for an odd number of points or too few for the length, or an interval that is not a multiple of ``dt``.
     """
     points = even(points, "kuramoto_sivashinsky points", 32)
     positive(length, "kuramoto_sivashinsky length")
+    needed = 2 * math.ceil(RESOLVED * length / (2 * math.pi))
+    if points < needed:
+        raise UsageError(f"{points} points do not resolve a length of {length:g}; use at least {needed}")
     steps = substeps(interval, dt, "kuramoto_sivashinsky")
     not_negative(amplitude, "kuramoto_sivashinsky amplitude")
     wavenumber = 2.0 * np.pi / length * np.arange(points // 2 + 1)

@@ -180,6 +180,7 @@ def test_every_system_is_found_by_name_and_runs(name, key_reuse_checked):
         (lambda: dynamics.lorenz96(dt=0.03), "not a multiple"),
         (lambda: dynamics.kuramoto_sivashinsky(dt=0.3), "the nearest dt is 0.333"),
         (lambda: dynamics.kuramoto_sivashinsky(length=-1.0), "above 0"),
+        (lambda: dynamics.kuramoto_sivashinsky(32, 64.0), "at least 42"),
         (lambda: dynamics.slow_manifold(mu=-0.5, lam=-1.0), "other than 2 mu"),
         (lambda: dynamics.linear(np.ones((2, 3))), "square"),
         (lambda: dynamics.linear([[np.nan]]), "finite"),
