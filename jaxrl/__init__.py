@@ -21,6 +21,7 @@ _SUBMODULES = (
     "spaces",
     "training",
     "types",
+    "world_models",
 )
 __all__ = [*_SUBMODULES, "enable_compilation_cache"]
 __version__ = "0.1.0"
