@@ -51,15 +51,17 @@ def train(name: str, task: Task, sizes: Sizes, data: Data) -> tuple[PyTree, np.n
         state, metrics = model.update(state, base.windows(steps, lane, start, sizes.window))
         return state, metrics["model/loss"]
 
-    def run(steps, seed: Array):
-        init_key, batch_key = jax.random.split(jax.random.key(seed))
-        state, losses = jax.lax.scan(
-            partial(update, steps), model.init(init_key), jax.random.split(batch_key, sizes.updates)
-        )
+    def run(steps, state: base.State, key: Key):
+        state, losses = jax.lax.scan(partial(update, steps), state, jax.random.split(key, sizes.updates))
         return state.params, losses
 
+    # One start after another: a program that draws all of them takes longer to compile than to train.
+    init = jax.jit(model.init)
+    started = [init(jax.random.key(seed)) for seed in range(sizes.seeds)]
+    states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *started)
     steps = jax.tree.map(jnp.asarray, data.train)
-    params, losses = jax.jit(jax.vmap(run, (None, 0)))(steps, jnp.arange(sizes.seeds))
+    keys = jax.random.split(jax.random.key(1), sizes.seeds)
+    params, losses = jax.jit(jax.vmap(run, (None, 0, 0)))(steps, states, keys)
     return params, np.asarray(losses)
 
 

@@ -225,7 +225,7 @@ def update(parts: Parts, state: State, rollout: Experience, key: Key) -> tuple[S
             f"{' and '.join(map(str, near))}"
         )
     share = length * lanes // config.num_tasks
-    ppo.check_minibatches(share, config)
+    ppo.check_minibatches(share, config, "multi_task_ppo")
     critic = partial(values, parts, state.params["critic"], state.targets)
     flat, metrics = ppo.prepare(parts, state, rollout, critic)
     batch = jax.tree.map(lambda x: task_blocks(x, length, config.num_tasks), flat)
@@ -271,7 +271,7 @@ def make(config: Config, observation_space: Space, action_space: Space, optimize
     for side in ("critic_combiner", "actor_combiner"):
         combiners.combiner(getattr(config, side))
     default = optimizer_factory(optimizer, partial(default_optimizer, config.max_grad_norm, config.clip_each))
-    made = ppo.make_parts(config, observation_space, action_space, default)
+    made = ppo.make_parts("multi_task_ppo", config, observation_space, action_space, default)
     common.check_one_hot("multi_task_ppo", made.observation_space, config.num_tasks)
     torso = (made.critic.rank, tuple(config.hidden_sizes), config.activation)
     parts = made._replace(critic=StateValue(*torso, config.layer_norm or config.critic_layer_norm))

@@ -279,7 +279,7 @@ def annealed(learning_rate: Array, updates: Array, anneal_updates: int) -> Array
     return learning_rate * jnp.maximum(1.0 - updates.astype(jnp.float32) / anneal_updates, 0.0)
 
 
-def check_minibatches(size: int, config: Config) -> None:
+def check_minibatches(size: int, config: Config, name: str = "ppo") -> None:
     """Refuse minibatches that do not divide a rollout of ``size`` steps, with the nearest numbers that do."""
     number = config.minibatches
     # Advantages shifted to mean 0 are all 0 in minibatches of one step.
@@ -288,30 +288,32 @@ def check_minibatches(size: int, config: Config) -> None:
         nearest = [max((n for n in legal if n < number), default=0), min((n for n in legal if n > number), default=0)]
         why = "leave one step in each, whose normalised advantage is 0" if number == size else "do not divide it"
         raise UsageError(
-            f"ppo: {number} minibatches of a rollout of {size} steps {why}; nearest that work: "
+            f"{name}: {number} minibatches of a rollout of {size} steps {why}; nearest that work: "
             f"{' and '.join(str(n) for n in nearest if n)}"
         )
 
 
-def make_parts(config: Config, observation_space: Space, action_space: Space, optimizer: OptimizerFactory) -> Parts:
-    """What is fixed when an agent is made.
+def make_parts(
+    name: str, config: Config, observation_space: Space, action_space: Space, optimizer: OptimizerFactory
+) -> Parts:
+    """What is fixed when an agent of that name is made.
 
     Raises:
         UsageError: for spaces or a configuration that cannot work.
     """
-    observation_space = common.require_observation("ppo", observation_space, config.normalise_observations)
-    common.check_least("ppo", config, 1, "epochs", "minibatches", "hidden_sizes")
-    common.check_least("ppo", config, 0, "learning_rate", "clip", "anneal_updates")
-    common.check_least("ppo", config, 1e-6, "max_grad_norm")
-    common.check_range("ppo", config, 0.0, 1.0, "discount", "gae_lambda")
-    common.check_range("ppo", config, 0.01, 7.0, "initial_std")
-    common.check_choice("ppo", config, "std", ("free", "state"))
+    observation_space = common.require_observation(name, observation_space, config.normalise_observations)
+    common.check_least(name, config, 1, "epochs", "minibatches", "hidden_sizes")
+    common.check_least(name, config, 0, "learning_rate", "clip", "anneal_updates")
+    common.check_least(name, config, 1e-6, "max_grad_norm")
+    common.check_range(name, config, 0.0, 1.0, "discount", "gae_lambda")
+    common.check_range(name, config, 0.01, 7.0, "initial_std")
+    common.check_choice(name, config, "std", ("free", "state"))
     activation_function(config.activation)
     torso = (len(observation_space.shape), tuple(config.hidden_sizes), config.activation, config.layer_norm)
     if isinstance(action_space, Discrete):
         actor: Any = CategoricalPolicy(action_space.n, *torso)
     else:
-        action_space = common.require_vector_action("ppo", spaces.require_box(action_space, "ppo"))
+        action_space = common.require_vector_action(name, spaces.require_box(action_space, name))
         actor = GaussianPolicy(action_space.shape[0], *torso, config.std, config.initial_std)
     return Parts(config, actor, StateValue(*torso), optimizer, observation_space, action_space)
 
@@ -323,7 +325,7 @@ def make(config: Config, observation_space: Space, action_space: Space, optimize
         UsageError: for spaces or a configuration that cannot work.
     """
     factory = optimizer_factory(optimizer, partial(default_optimizer, config.max_grad_norm))
-    parts = make_parts(config, observation_space, action_space, factory)
+    parts = make_parts("ppo", config, observation_space, action_space, factory)
     bound = partial(init, parts), partial(act, parts), partial(observe, parts), partial(update, parts)
     return Agent("ppo", *bound, on_policy=True)
 

@@ -106,7 +106,8 @@ def return_to_go(
 
 
 def _optimizer(hyper: Hyper) -> optax.GradientTransformation:
-    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(hyper.learning_rate))
+    # As one vector: some thirty small leaves would take longer to compile and to run.
+    return optax.flatten(optax.chain(optax.clip_by_global_norm(1.0), optax.adam(hyper.learning_rate)))
 
 
 def _init(

@@ -1,5 +1,7 @@
 """What every registered agent must do, whatever its method. All of it runs under JAX's checker of reused keys."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -351,7 +353,7 @@ def test_configurations_are_hashable_and_every_field_says_what_it_is(name):
 
     config = agents.config_class(name)
     assert hash(config()) == hash(config()) and config() == config()
-    source = inspect.getsource(config)
+    source = "".join(inspect.getsource(part) for part in config.__mro__ if dataclasses.is_dataclass(part))
     assert source.count('"""') == 2 * len(config.__dataclass_fields__)
     assert tyro.cli(config, args=["--discount", "0.5"]).discount == 0.5
 

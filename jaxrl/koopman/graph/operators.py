@@ -201,7 +201,7 @@ def _within(graph: Graph, radius: float, params: PyTree) -> PyTree:
 def _skew_transition(graph: Graph, substeps: int, params: PyTree) -> PyTree:
     """Skew blocks within the limit, and the damping of half a substep, ``[nodes, width]``."""
     reverse = np.asarray(graph.reverse)
-    edges = 0.5 * params["edges"] - 0.5 * params["edges"][reverse]
+    edges = 0.5 * params["edges"] - 0.5 * params["edges"][reverse].swapaxes(-1, -2)
     loops = jax.vmap(forms.skew_part)(params["loops"])
     blocks = _within(graph, TAYLOR_LIMIT * substeps, {"edges": edges, "loops": loops})
     decay = jnp.minimum(jax.nn.softplus(params["decay"]), forms.LARGEST_DECAY)[graph.node_types]
