@@ -92,9 +92,9 @@ def condense(a: Array, b: Array, q: Array, r: Array, horizon: int, final: Array 
     a, b, q, r = (jnp.asarray(x) for x in (a, b, q, r))
     size, controls = b.shape
     step, params = operators.dense(size, controls), {"A": a, "B": b}
-    free = jax.vmap(lambda z: rollouts.associative(step, params, z, None, horizon), out_axes=-1)(jnp.eye(size))
+    free = jax.vmap(lambda z: rollouts.scan(step, params, z, None, horizon), out_axes=-1)(jnp.eye(size))
     impulses = jnp.zeros((controls, horizon, controls)).at[:, 0].set(jnp.eye(controls))
-    push = lambda u: rollouts.associative(step, params, jnp.zeros(size), u, horizon)
+    push = lambda u: rollouts.scan(step, params, jnp.zeros(size), u, horizon)
     markov = jax.vmap(push, out_axes=-1)(impulses)  # [horizon, size, controls]: A^t B
     lag = jnp.arange(horizon)[:, None] - jnp.arange(horizon)  # [when seen, when acted]
     gamma = jnp.where(lag[..., None, None] >= 0, markov[jnp.maximum(lag, 0)], 0.0)  # [seen, acted, size, controls]

@@ -13,16 +13,17 @@ from jaxrl.world_models import baselines, koopman_model, lqr, planning
 from tests.world_models.test_lqr import problem
 
 ONE = jnp.ones((1, 1))
+condense = jax.jit(planning.condense, static_argnames="horizon")
 
 
 def test_condensed_problem_by_hand():
     """x' = x / 2 + u, Q = 2, R = 1, two steps: x_1 = x/2 + u_0, x_2 = x/4 + u_0/2 + u_1."""
-    found = planning.condense(0.5 * ONE, ONE, 2 * ONE, ONE, 2)
+    found = condense(0.5 * ONE, ONE, 2 * ONE, ONE, 2)
     np.testing.assert_allclose(found.hessian, [[3.5, 1.0], [1.0, 3.0]], rtol=1e-6)
     np.testing.assert_allclose(found.from_latent, [[1.25], [0.5]], rtol=1e-6)
     np.testing.assert_allclose(found.from_goal, [[3.0], [2.0]], rtol=1e-6)
     assert (5 + np.sqrt(17) / 2) / 2 <= found.largest < 1.05 * np.linalg.eigvalsh(found.hessian)[-1]
-    heavier = planning.condense(0.5 * ONE, ONE, 2 * ONE, ONE, 2, final=4 * ONE)
+    heavier = condense(0.5 * ONE, ONE, 2 * ONE, ONE, 2, final=4 * ONE)
     np.testing.assert_allclose(heavier.hessian, [[4.0, 2.0], [2.0, 5.0]], rtol=1e-6)
 
 
@@ -30,16 +31,18 @@ def test_unbounded_plan_is_the_regulators():
     """With the stationary cost at its end a short horizon acts as an infinite one."""
     a, b, q, r = problem(3)
     regulator = lqr.infinite_horizon(a, b, q, r)
-    condensed = planning.condense(a, b, q, r, 6, regulator.cost)
+    condensed = condense(a, b, q, r, 6, regulator.cost)
     latent = jnp.asarray([1.0, -1.0, 0.5, 0.2, -0.3])
-    plan = planning.mpc(condensed, latent, jnp.zeros(5), jnp.zeros((6, 2)), -1e6, 1e6, 3000)
+    plan = jax.jit(partial(planning.mpc, low=-1e6, high=1e6, iterations=3000))(
+        condensed, latent, jnp.zeros(5), jnp.zeros((6, 2))
+    )
     np.testing.assert_allclose(plan[0], -regulator.feedback @ latent, rtol=5e-3, atol=5e-3)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_bounded_plan_equals_a_bounded_solver(seed):
     a, b, q, r = problem(seed, radius=0.95)
-    condensed = planning.condense(a, b, q, r, 5)
+    condensed = condense(a, b, q, r, 5)
     rng = np.random.default_rng(seed)
     latent, goal = (jnp.asarray(2 * rng.normal(size=5), jnp.float32) for _ in range(2))
     h = np.asarray(condensed.hessian, np.float64)
@@ -61,11 +64,11 @@ def test_bounded_plan_equals_a_bounded_solver(seed):
 
 def test_plans_batch_over_problems_and_latents():
     parts = [jnp.stack(x) for x in zip(problem(1), problem(2), strict=True)]
-    condensed = jax.vmap(lambda a, b, q, r: planning.condense(a, b, q, r, 3))(*parts)
+    condensed = jax.vmap(lambda a, b, q, r: condense(a, b, q, r, 3))(*parts)
     latents = jnp.ones((2, 4, 5))
-    solve = jax.vmap(jax.vmap(planning.mpc, (None, 0, None, 0)), (0, 0, None, 0))
+    solve = jax.jit(jax.vmap(jax.vmap(planning.mpc, (None, 0, None, 0)), (0, 0, None, 0)))
     plans = solve(condensed, latents, jnp.zeros(5), jnp.zeros((2, 4, 3, 2)))
-    alone = planning.mpc(planning.condense(*problem(2), 3), latents[1, 2], jnp.zeros(5), jnp.zeros((3, 2)))
+    alone = planning.mpc(condense(*problem(2), 3), latents[1, 2], jnp.zeros(5), jnp.zeros((3, 2)))
     np.testing.assert_allclose(plans[1, 2], alone, atol=1e-4)
 
 
@@ -90,7 +93,7 @@ def test_cem_takes_nan_for_the_worst():
 
 @pytest.fixture(scope="module")
 def model():
-    made = koopman_model.make(koopman_model.Config(latent_size=4, hidden_sizes=(8,)), 3, 1)
+    made = koopman_model.make(koopman_model.Config(latent_size=4, hidden_sizes=(8,), rollout="scan"), 3, 1)
     return made, jax.jit(made.init)(jax.random.key(0)).params
 
 
@@ -100,12 +103,12 @@ def test_cem_and_mpc_minimise_one_cost(model):
     goal = jnp.array([0.5, 0.0, -0.5])
     cost = planning.latent_cost(model, params, jnp.diag(jnp.array([1.0, 1.0, 0.1])), 0.01 * ONE, goal)
     latent = model.encode(params, jnp.array([-1.0, 0.2, 0.1]))
-    condensed = planning.condense(*planning.linear_part(model, params), cost.q, cost.r, 3)
-    exact = planning.mpc(condensed, latent, cost.goal, jnp.zeros((3, 1)), iterations=300)
+    condensed = condense(*planning.linear_part(model, params), cost.q, cost.r, 3)
+    exact = jax.jit(partial(planning.mpc, iterations=300))(condensed, latent, cost.goal, jnp.zeros((3, 1)))
     score = partial(planning.negative_cost, model, params, cost, latent)
     config = planning.CEM(population=256, elites=16, iterations=16, min_std=0.01)
     found = jax.jit(partial(planning.cem, config, score))(jnp.zeros((3, 1)), jax.random.key(2))
-    best, near, nothing = score(jnp.stack([exact, found, jnp.zeros((3, 1))]))
+    best, near, nothing = jax.jit(score)(jnp.stack([exact, found, jnp.zeros((3, 1))]))
     assert 0 <= best - near < 0.02 * (best - nothing) + 1e-4
 
 
@@ -121,16 +124,17 @@ def test_a_quadratic_cost_on_latents_is_that_on_observations(model):
 def test_predicted_return_sums_rewards_and_value(model):
     model, params = model
     latent, plan = jnp.ones(4), jnp.array([[[0.5], [-0.5]]])
-    after = model.rollout(params, latent, plan[0])
+    after = jax.jit(model.rollout)(params, latent, plan[0])
     rewards = model.reward(params, latent, plan[0, 0]), model.reward(params, after[0], plan[0, 1])
     expected = rewards[0] + 0.9 * rewards[1] + 0.81 * model.value(params, after[1])
-    np.testing.assert_allclose(planning.predicted_return(model, params, latent, plan, 0.9), [expected], rtol=1e-5)
+    found = jax.jit(partial(planning.predicted_return, model, discount=0.9))(params, latent, plan)
+    np.testing.assert_allclose(found, [expected], rtol=1e-5)
 
 
 def test_refusals(model):
     model, params = model
     a, b, q, r = problem(0)
-    condensed = planning.condense(a, b, q, r, 2)
+    condensed = condense(a, b, q, r, 2)
     mpc = partial(planning.mpc, condensed, jnp.zeros(5), jnp.zeros(5))
     score = lambda plans: plans[:, 0, 0]
     deep = koopman_model.make(koopman_model.Config(latent_size=4, decoder_sizes=(4,)), 3, 1)
