@@ -41,8 +41,6 @@ ABLATED = ("skew", "message_passing_2")
 ONE_STEP = ("block", "skew", "message_passing_2")
 CAP = 1e3
 RECONSTRUCTION, LINEARITY = 1.0, 0.1  # what a linear model needs besides the published terms to be trained on roll-outs
-# The code is as fast as at the default level on a CPU and compiles in half of the time.
-OPTIONS = {"xla_backend_optimization_level": 1}
 
 
 @dataclass(frozen=True)
@@ -138,10 +136,15 @@ def programs(name: str, kind: tuple[str, int], degrees: int, sizes: Sizes):
     """Start, training and evaluation of all members, compiled once for every problem on the same graph."""
     model, graph = model_of(name, kind, degrees, sizes), koopman_problems.graph_of(kind)
     settings = training.Fit(sizes.updates, sizes.batch, sizes.window, sizes.learning_rate, sizes.final_rate)
-    options = OPTIONS if jax.default_backend() == "cpu" else None
+    options = compiler_options(sizes)
     fit = jax.vmap(partial(fit_one, model, settings, graph.weights), in_axes=(0, 0, 0, None))
     judge = lambda params, test: jax.lax.map(partial(judge_one, model, graph, sizes, test), params)
     return jax.jit(fit, compiler_options=options), jax.jit(judge, compiler_options=options)
+
+
+def compiler_options(sizes: Sizes) -> dict[str, Any] | None:
+    """On a CPU, how hard the compiler tries: at 1 programs are as fast as at the usual 3 and compile in half of the time."""
+    return {"xla_backend_optimization_level": sizes.effort} if jax.default_backend() == "cpu" else None
 
 
 def fit_one(model: Forecaster, settings: training.Fit, area, spectral: Array, leads: Array, seed: Array, data: Array):
@@ -232,7 +235,7 @@ def ensemble_scores(problem: Problem, sizes: Sizes, params: PyTree, train: Array
 def ensemble_program(kind: tuple[str, int], degrees: int, sizes: Sizes, lead: int):
     score = partial(ensemble_one, model_of("skew", kind, degrees, sizes), koopman_problems.graph_of(kind), sizes, lead)
     program = lambda params, *data: jax.lax.map(lambda member: score(member, *data), params)
-    return jax.jit(program, compiler_options=OPTIONS if jax.default_backend() == "cpu" else None)
+    return jax.jit(program, compiler_options=compiler_options(sizes))
 
 
 def ensemble_one(model: Forecaster, graph, sizes: Sizes, lead: int, params: PyTree, snapshots, start, truth):
@@ -255,8 +258,7 @@ def cost(problem: Problem, sizes: Sizes) -> dict[str, list[float]]:
     for name in (*sizes.linear, *(f"message_passing_{layers}" for layers in sizes.timed_layers)):
         model = model_of(name, kind, problem.degrees, sizes)
         params = jax.jit(model.init)(jax.random.key(0))
-        options = OPTIONS if jax.default_backend() == "cpu" else None
-        roll = jax.jit(model.rollout, static_argnums=2, compiler_options=options)
+        roll = jax.jit(model.rollout, static_argnums=2, compiler_options=compiler_options(sizes))
         field = jax.random.normal(jax.random.key(1), (model.points, 1))
         sides[name] = partial(timed, partial(roll, params, field, problem.late))
     return {name: [1e3 * s / problem.late for s in times] for name, times in alternate(sides, 20).items()}

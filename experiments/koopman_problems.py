@@ -51,6 +51,7 @@ class Sizes:
     members: int = 16
     rank: int = 48
     bounded_steps: int = 200
+    effort: int = 1  # of the compiler on a CPU
 
 
 RING = Problem("ring", "ring", 0.1, ("ring", 64), (8, 19), 8, 40)
@@ -74,7 +75,18 @@ PRESETS: dict[str, tuple[tuple[Problem, ...], Sizes]] = {
             Problem("ring", "ring", 0.1, ("ring", 48), (6, 12), 2, 4),
             Problem("ks_coarse", "kuramoto_sivashinsky", 6.0, ("ring", 48), (6, 12), 2, 4, 4),
         ),
-        Sizes(**TINY, width=8, hidden=8, latent=8, trajectories=4, length=20, members=4, rank=8, bounded_steps=20),
+        Sizes(
+            **TINY,
+            width=8,
+            hidden=8,
+            latent=8,
+            trajectories=4,
+            length=20,
+            members=4,
+            rank=8,
+            bounded_steps=20,
+            effort=0,
+        ),
     ),
     "cpu": ((RING, KS, KS_COARSE, SPHERE), Sizes()),
     "paper": (

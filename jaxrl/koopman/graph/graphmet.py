@@ -153,8 +153,8 @@ def make(
 ) -> Forecaster:
     """A forecaster of fields on the graph's nodes, or on a grid where ``maps`` lead to the graph and back.
 
-    Args:
-        basis, pairs: of ``processor="diag"``; see :func:`jaxrl.koopman.graph.operators.diag`.
+    ``basis`` and ``pairs`` are those of :func:`jaxrl.koopman.graph.operators.diag`.
+
     Raises:
         UsageError: for sizes below 1, an unknown processor, or maps that do not fit the graph.
     """
@@ -170,9 +170,8 @@ def make(
     if passing:
         messages = Messages(config, edges_of(graph))
         parts = (encoder, messages, decoder)
-        name = f"message_passing_{config.layers}"
         return Forecaster(
-            name,
+            f"message_passing_{config.layers}",
             config,
             points,
             partial(_init_passing, parts, points, graph.nodes),
@@ -245,22 +244,22 @@ def _with_coordinates(field: Array, coordinates: np.ndarray) -> Array:
 
 
 def _init_linear(encoder, decoder, operator: Operator, points: int, nodes: int, key: Key) -> PyTree:
-    e_key, d_key, k_key = jax.random.split(key, 3)
-    return {
-        "encoder": init_params(encoder, e_key, jnp.zeros((points, encoder.config.channels))),
-        "decoder": init_params(decoder, d_key, jnp.zeros((nodes, encoder.size))),
-        "operator": operator.init(k_key),
-    }
+    key, operator_key = jax.random.split(key)
+    return _init_ends(encoder, decoder, points, nodes, key) | {"operator": operator.init(operator_key)}
 
 
 def _init_passing(parts, points: int, nodes: int, key: Key) -> PyTree:
     encoder, messages, decoder = parts
-    e_key, d_key, m_key = jax.random.split(key, 3)
-    latent = jnp.zeros((nodes, encoder.size))
+    key, messages_key = jax.random.split(key)
+    started = init_params(messages, messages_key, jnp.zeros((nodes, encoder.size)))
+    return _init_ends(encoder, decoder, points, nodes, key) | {"messages": started}
+
+
+def _init_ends(encoder, decoder, points: int, nodes: int, key: Key) -> PyTree:
+    encoder_key, decoder_key = jax.random.split(key)
     return {
-        "encoder": init_params(encoder, e_key, jnp.zeros((points, encoder.config.channels))),
-        "decoder": init_params(decoder, d_key, latent),
-        "messages": init_params(messages, m_key, latent),
+        "encoder": init_params(encoder, encoder_key, jnp.zeros((points, encoder.config.channels))),
+        "decoder": init_params(decoder, decoder_key, jnp.zeros((nodes, encoder.size))),
     }
 
 
@@ -272,19 +271,16 @@ def _decode(decoder, params: PyTree, latent: Array) -> Array:
     return decoder.apply(params["decoder"], latent)
 
 
-def _flat(latent: Array) -> Array:
-    return latent.reshape(*latent.shape[:-2], -1)
-
-
 def linear_latents(operator: Operator, params: PyTree, latent: Array, steps: int) -> Array:
     """``K z, K² z, …``: ``[..., nodes, width] -> [steps, ..., nodes, width]``; the transition is made once."""
     transition = operator.transition(params["operator"])
+    flat = latent.reshape(*latent.shape[:-2], -1)
 
     def step(carried: Array, _: None) -> tuple[Array, Array]:
         moved = operator.apply(transition, carried)
         return moved, moved
 
-    return jax.lax.scan(step, _flat(latent), None, steps)[1].reshape(steps, *latent.shape)
+    return jax.lax.scan(step, flat, None, steps)[1].reshape(steps, *latent.shape)
 
 
 def _linear_rollout(encoder, decoder, operator: Operator, params: PyTree, field: Array, steps: int) -> Array:
