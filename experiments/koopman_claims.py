@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from experiments import studies
 from experiments.koopman_problems import Problem, Sizes
 from experiments.measuring import ratio
 from jaxrl.analysis import figures
 from jaxrl.analysis.claims import Claim, claim_above
-from jaxrl.analysis.statistics import interval
 from jaxrl.analysis.tables import markdown_table
 
 SHALLOW = "message_passing_2"
@@ -48,10 +48,8 @@ def above(
     scores: Scores, name: str, statement: str, values: np.ndarray, threshold: float = 0.0, detail: str = ""
 ) -> Claim:
     """A claim about a mean over seeds, most often of a difference on the same seed."""
-    found = interval(values, "mean")
-    seeds = f"{found.runs} seeds" + (f"; {detail}" if detail else "")
     words = f"{scores.problem.name}: {statement}"
-    return claim_above(f"{scores.problem.name}_{name}", words, found.value, found.low, found.high, threshold, seeds)
+    return studies.mean_claim(f"{scores.problem.name}_{name}", words, values, threshold, detail)
 
 
 def bounded(scores: Scores) -> Claim:

@@ -1,7 +1,7 @@
 """Does a world model that steps linearly forecast as well as a recurrent one, roll out faster, and control by LQR and MPC?
 
-    uv run python -m experiments.koopman_control --preset smoke     # a minute: that it runs
-    uv run python -m experiments.koopman_control                    # two cores, about ten minutes
+    uv run python -m experiments.koopman_control --preset smoke     # that it runs
+    uv run python -m experiments.koopman_control                    # two cores
     uv run python -m experiments.koopman_control --preset paper     # an accelerator
 
 Pendulum (swing-up) and Brax's inverted pendulum (balance), 20,000 steps of a mixed policy each. Models of equal width, with
@@ -26,10 +26,9 @@ from rich.console import Console
 from experiments import cli, studies
 from experiments import koopman_control_runs as runs
 from experiments.koopman_control_tasks import SIZES, TASKS, Sizes, Task, data_of
-from experiments.measuring import ratio
+from experiments.measuring import quartiles, ratio
 from jaxrl.analysis import figures
 from jaxrl.analysis.claims import Claim, claim_above
-from jaxrl.analysis.statistics import interval
 from jaxrl.analysis.tables import markdown_table
 from jaxrl.errors import UsageError, unknown
 
@@ -159,20 +158,15 @@ def claims(task: Task, sizes: Sizes, found: dict[str, Any]) -> list[Claim]:
 
 
 def claim_of(task: Task, name: str, words: str, values: np.ndarray, threshold: float, detail: str = "") -> Claim:
-    """A claim about a mean over seeds; all the same in every seed is an interval of no width."""
-    found = interval(values, "mean")
-    seeds = f"{found.runs} seeds" + (f"; {detail}" if detail else "")
-    statement = f"{task.name}: {words}"
-    return claim_above(f"{task.name}_{name}", statement, found.value, found.low, found.high, threshold, seeds)
+    return studies.mean_claim(f"{task.name}_{name}", f"{task.name}: {words}", values, threshold, detail)
 
 
 def time_claim(
     task: Task, name: str, words: str, times: dict[str, list[float]], slow: str, fast: str, least: float
 ) -> Claim:
     """A claim about a ratio of times, with the quartiles of the turns as its interval."""
-    each = np.divide(times[slow], times[fast])
-    low, high = np.percentile(each, [25, 75])
-    detail = f"quartiles of {len(each)} turns; {1e3 * np.median(times[slow]):.3g} ms and {1e3 * np.median(times[fast]):.3g} ms"
+    low, high = quartiles(times[slow], times[fast])
+    detail = f"quartiles of {len(times[slow])} turns; {1e3 * np.median(times[slow]):.3g} ms and {1e3 * np.median(times[fast]):.3g} ms"
     median = ratio(times[slow], times[fast]).median
     return claim_above(f"{task.name}_{name}", f"{task.name}: {words}", median, low, high, least, detail)
 

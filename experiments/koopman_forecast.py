@@ -1,6 +1,6 @@
 """Does a linear latent step forecast better than message passing, and if so, did the architecture or the objective do it?
 
-    uv run python -m experiments.koopman_forecast --preset smoke     # under a minute: that it runs
+    uv run python -m experiments.koopman_forecast --preset smoke     # that it runs
     uv run python -m experiments.koopman_forecast                    # two cores
     uv run python -m experiments.koopman_forecast --preset paper     # an accelerator: published widths, T42 on 2,562 nodes
 

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 
 class Ratio(NamedTuple):
     """How many times longer one side took than the other, over the turns."""
@@ -34,6 +36,12 @@ def alternate(sides: Mapping[str, Callable[[], object]], turns: int = 7, warm: i
             sides[name]()
             times[name].append(time.perf_counter() - began)
     return times
+
+
+def quartiles(numerator: list[float], denominator: list[float]) -> tuple[float, float]:
+    """Between which half of the ratios lie, turn by turn: what a busy machine does to a few turns does not count."""
+    low, high = np.percentile(np.divide(numerator, denominator), [25, 75])
+    return float(low), float(high)
 
 
 def ratio(numerator: list[float], denominator: list[float]) -> Ratio:

@@ -1,7 +1,7 @@
 """When does it matter who is replayed? Samplers against replay volume, seeds paired.
 
-    uv run python -m experiments.replay_study --preset smoke     # a minute: that it runs
-    uv run python -m experiments.replay_study                    # two cores, under an hour
+    uv run python -m experiments.replay_study --preset smoke     # that it runs
+    uv run python -m experiments.replay_study                    # two cores
     uv run python -m experiments.replay_study --preset paper     # an accelerator: large parallel simulation, single task, many tasks
 
 Replay volume V is the number of replayed transitions for each new one (updates x batch size / environments). The question
@@ -34,7 +34,6 @@ from rich.console import Console
 
 from environments.lock import lock_depth
 from experiments import cli, studies
-from experiments.measuring import ratio
 from experiments.replay_settings import CPU, GEOMETRIC, MATCHED, PAPER, UNIFORM, Setting
 from experiments.replay_speed import draw_times
 from experiments.setup import Evaluate, Log, Train, make_sampler
@@ -155,7 +154,9 @@ def frontier_claims(setting: Setting, found: Scores) -> list[Claim]:
     """The claims of the page, on the task that has a frontier."""
     low, high = ladder(setting, True)[0], ladder(setting, True)[-1]
     at_low = gain(found, *low)
-    claims = [above("frontier/low", f"truncated geometric beats uniform at V={volume(setting, *low):g}", at_low)]
+    claims = [
+        studies.gain_claim("frontier/low", f"truncated geometric beats uniform at V={volume(setting, *low):g}", at_low)
+    ]
     for name, by_batch in (("batch", True), ("updates", False)):
         rungs = ladder(setting, by_batch)
         if len(rungs) > 1:
@@ -170,7 +171,7 @@ def frontier_claims(setting: Setting, found: Scores) -> list[Claim]:
             mean = [np.mean([found[*size, s][:least] for size in shared], 0) for s in (steep, window)]
             volumes = ", ".join(f"{volume(setting, *size):g}" for size in shared)
             text = f"{steep} beats {window}, which has its mean age and less entropy (mean over V = {volumes})"
-            claims.append(above(f"frontier/entropy/{steep}", text, compare(*mean, paired=True)))
+            claims.append(studies.gain_claim(f"frontier/entropy/{steep}", text, compare(*mean, paired=True)))
     return claims
 
 
@@ -207,26 +208,16 @@ def other_claims(setting: Setting, found: Scores) -> list[Claim]:
         name = f"{setting.name}/{volume(setting, batch, updates):g}"
         words = "uniform beats truncated geometric" if control else "truncated geometric beats uniform"
         text = f"{setting.name}: {words} at V={volume(setting, batch, updates):g}"
-        claims.append(above(name, text, gain(found, batch, updates, a, b)))
+        claims.append(studies.gain_claim(name, text, gain(found, batch, updates, a, b)))
     return claims
-
-
-def above(name: str, text: str, of: Comparison) -> Claim:
-    d = of.difference
-    return claim_above(
-        name, text, d.value, d.low, d.high, 0.0, f"{of.runs[0]} paired seeds; {of.a:.3g} against {of.b:.3g}"
-    )
 
 
 def draw_claim(folder: Path, preset: str, console: Console) -> Claim:
     """That drawing by the truncated geometric costs no more than drawing uniformly, within 5 %."""
     turns = 5 if preset == "smoke" else 31
     times = studies.cell(folder / "cells", "draw", [turns, studies.machine()], lambda: draw_times(turns), console)
-    cost = ratio(times["truncated_geometric"], times["uniform"])
-    low, high = np.percentile(np.divide(times["truncated_geometric"], times["uniform"]), [25, 75])
     text = "drawing 256 of 2^20 rows costs at most 1.05 times what uniform costs"
-    detail = f"median of {cost.turns} turns, and its quartiles"
-    return Claim("draw", text, cost.median, low, high, cost.median <= 1.05, detail)
+    return studies.cost_claim("draw", text, times["truncated_geometric"], times["uniform"], 1.05)
 
 
 def table(settings: Sequence[Setting], scores: dict[str, Scores]) -> str:

@@ -12,8 +12,11 @@ import jax
 import numpy as np
 from rich.console import Console
 
+from experiments.measuring import quartiles, ratio
 from experiments.setup import Train, build
-from jaxrl.analysis.claims import Claim, claims_table, write_claims
+from jaxrl.analysis.claims import Claim, claim_above, claims_table, write_claims
+from jaxrl.analysis.comparisons import Comparison
+from jaxrl.analysis.statistics import interval
 from jaxrl.errors import UsageError
 from jaxrl.training.records import Row
 from jaxrl.training.run import run
@@ -73,6 +76,27 @@ def tail_mean(curves: Sequence[Sequence[float]], share: float) -> np.ndarray:
     """The mean of the last ``share`` of each curve's points, ``[seeds]``; all but the point before training at 1."""
     points = np.asarray(curves, np.float64)[:, 1:]
     return points[:, -max(1, round(share * points.shape[1])) :].mean(1)
+
+
+def gain_claim(name: str, statement: str, of: Comparison, threshold: float = 0.0) -> Claim:
+    """That one side exceeds another by more than a threshold, from a paired comparison."""
+    d = of.difference
+    detail = f"{of.runs[0]} paired seeds; {of.a:.4g} against {of.b:.4g}"
+    return claim_above(name, statement, d.value, d.low, d.high, threshold, detail)
+
+
+def mean_claim(name: str, statement: str, values: Any, threshold: float = 0.0, detail: str = "") -> Claim:
+    """That the mean over seeds exceeds a threshold."""
+    found = interval(values, "mean")
+    seeds = f"{found.runs} seeds" + (f"; {detail}" if detail else "")
+    return claim_above(name, statement, found.value, found.low, found.high, threshold, seeds)
+
+
+def cost_claim(name: str, statement: str, ours: list[float], other: list[float], most: float) -> Claim:
+    """That one side takes at most so many times as long as another, by the median of the turns; with their quartiles."""
+    cost = ratio(ours, other)
+    detail = f"median of {cost.turns} turns, and its quartiles"
+    return Claim(name, statement, cost.median, *quartiles(ours, other), cost.median <= most, detail)
 
 
 def finish(folder: Path, claims: Sequence[Claim], console: Console) -> None:

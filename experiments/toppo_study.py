@@ -1,7 +1,7 @@
 """Does critic balancing lift the tail of many tasks? Multi-task PPO, TOPPO module by module, two controls, and multi-task SAC.
 
     uv run python -m experiments.toppo_study --preset smoke     # that it runs
-    uv run python -m experiments.toppo_study                    # two cores, under an hour
+    uv run python -m experiments.toppo_study                    # two cores
     uv run --no-dev --extra metaworld python -m experiments.toppo_study --preset paper
 
 TOPPO is that of arXiv:2605.11473, of which digests were read; see :mod:`jaxrl.agents.multi_task_ppo` for what is derived.
@@ -26,11 +26,11 @@ from rich.console import Console
 
 import environments
 from experiments import cli, studies
-from experiments.measuring import alternate, ratio
+from experiments.measuring import alternate
 from experiments.setup import Evaluate, Log, Train, build
 from experiments.toppo_settings import CPU, PAPER, PPO, ROWS, Row, Suite, published
 from jaxrl.agents import make_agent, multi_task_ppo
-from jaxrl.analysis.claims import Claim, claim_above
+from jaxrl.analysis.claims import Claim
 from jaxrl.analysis.comparisons import compare
 from jaxrl.analysis.statistics import interval
 from jaxrl.training import OffPolicy, OnPolicy
@@ -149,12 +149,12 @@ def suite_claims(suite: Suite, spread: float, cells: dict[str, Cell]) -> list[Cl
     ppo, toppo, sac = (cells.get(name) for name in ("ppo", "toppo", "mt-sac"))
     if ppo is not None:
         if spread > 1:
-            share = interval(ppo.measured["critic/gradients/largest_share"], "mean")
+            share = ppo.measured["critic/gradients/largest_share"]
             text = f"{at}: more than half of all critic gradient norm is one task's under plain PPO"
-            claims.append(claim_above(f"{at}/dominated", text, *share[:3], 0.5, f"{share.runs} seeds; equal shares are {1 / len(ppo.tasks):.2f}"))  # fmt: skip
-        tail = interval(ppo.worst(suite.worst), "mean")
+            equal = f"equal shares are {1 / len(ppo.tasks):.2f}"
+            claims.append(studies.mean_claim(f"{at}/dominated", text, share, 0.5, equal))
         text = f"{at}: plain PPO's tail stalls (worst-{suite.worst} success below 0.1): success turned round"
-        claims.append(claim_above(f"{at}/stalls", text, -tail.value, -tail.high, -tail.low, -0.1, f"{tail.runs} seeds"))
+        claims.append(studies.mean_claim(f"{at}/stalls", text, -ppo.worst(suite.worst), -0.1))
     if ppo is not None and toppo is not None:
         claims.append(gain(f"{at}/tail", f"{at}: TOPPO raises worst-{suite.worst} success over PPO", toppo.worst(suite.worst), ppo.worst(suite.worst)))  # fmt: skip
         claims.append(gain(f"{at}/mean", f"{at}: TOPPO does not lose the mean (within {EQUAL})", toppo.mean(), ppo.mean(), -EQUAL))  # fmt: skip
@@ -174,22 +174,15 @@ def suite_claims(suite: Suite, spread: float, cells: dict[str, Cell]) -> list[Cl
 
 
 def gain(name: str, text: str, a: np.ndarray, b: np.ndarray, threshold: float = 0.0) -> Claim:
-    of = compare(a, b, paired=True)
-    d = of.difference
-    detail = f"{of.runs[0]} paired seeds; {of.a:.3f} against {of.b:.3f}"
-    return claim_above(name, text, d.value, d.low, d.high, threshold, detail)
+    return studies.gain_claim(name, text, compare(a, b, paired=True), threshold)
 
 
 def cost_claim(folder: Path, preset: str, console: Console) -> Claim:
     """That an update of TOPPO takes at most 2.5 times one of plain PPO on the same batch, at ten tasks."""
     turns = 3 if preset == "smoke" else 15
     times = studies.cell(folder / "cells", "cost", [turns, studies.machine()], partial(update_times, turns), console)
-    cost = ratio(times["toppo"], times["ppo"])
-    low, high = np.percentile(np.divide(times["toppo"], times["ppo"]), [25, 75])
     text = "an update of TOPPO at ten tasks takes at most 2.5 times one of PPO on the same batch"
-    return Claim(
-        "cost", text, cost.median, low, high, cost.median <= 2.5, f"median of {cost.turns} turns, and its quartiles"
-    )
+    return studies.cost_claim("cost", text, times["toppo"], times["ppo"], 2.5)
 
 
 def update_times(turns: int, tasks: int = 10, lanes: int = 160, unroll: int = 50) -> dict[str, list[float]]:

@@ -28,9 +28,8 @@ class VectorState(NamedTuple):
     episode_return: Array  # float32 [num_envs]: of the episode so far
     episode_length: Array  # float32 [num_envs]
     pool: Pool | None  # None where a reset is cheap
-    success: Array | None = (
-        None  # float32 [num_envs]: the largest of the episode; None where the environment measures none
-    )
+    # float32 [num_envs]: the largest of the episode; None where the environment measures none
+    success: Array | None = None
 
 
 def vectorise(env: Environment, num_envs: int, pool_refresh: int | None = None) -> Environment:

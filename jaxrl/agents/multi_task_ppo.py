@@ -162,10 +162,11 @@ def side_gradient(
     return combiners.weighted_sum(gradients, combiners.combiner(combiner)(gram, combine_key)), metrics
 
 
-def gradients_of(
-    params: PyTree, parts: Parts, hyper: Hyper, given: Scaled, key: Key
+def minibatch_gradient(
+    parts: Parts, hyper: Hyper, given: Scaled, params: PyTree, rows: Array, key: Key
 ) -> tuple[dict[str, PyTree], Metrics]:
-    """The gradients of both sides on a minibatch ``[K, B]``; by PPO's own loss where nothing is done by task."""
+    """The gradients of both sides on the same rows of every task; by PPO's own loss where nothing is done by task."""
+    given = given._replace(batch=jax.tree.map(lambda x: x[:, rows], given.batch))
     config = parts.config
     if not by_task(config):
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), given.batch)
@@ -189,22 +190,6 @@ def by_task(config: Config) -> bool:
     alone = config.num_tasks == 1
     combined = config.critic_combiner != "mean" or config.actor_combiner != "mean" or config.conditioning
     return config.popart or (not alone and (combined or config.normalise_advantages_by_task))
-
-
-def minibatch_step(
-    parts: Parts,
-    hyper: Hyper,
-    optimizer: optax.GradientTransformation,
-    given: Scaled,
-    carry: tuple[PyTree, PyTree, Key],
-    rows: Array,
-) -> tuple[tuple[PyTree, PyTree, Key], Metrics]:
-    """One gradient step on the same rows of every task."""
-    params, optimizer_state, key = carry
-    key, loss_key = jax.random.split(key)
-    minibatch = given._replace(batch=jax.tree.map(lambda x: x[:, rows], given.batch))
-    gradients, metrics = gradients_of(params, parts, hyper, minibatch, loss_key)
-    return (*common.descend(optimizer, gradients, optimizer_state, params), key), metrics
 
 
 def update(parts: Parts, state: State, rollout: Experience, key: Key) -> tuple[State, Metrics]:
@@ -241,7 +226,8 @@ def update(parts: Parts, state: State, rollout: Experience, key: Key) -> tuple[S
         params = params | {"critic": params["critic"] | {"head": head}}
         metrics |= {"critic/largest_scale": jnp.max(popart.scale(targets))}
     optimizer = parts.optimizer(ppo.annealed(state.hyper.learning_rate, state.updates, config.anneal_updates))
-    step = partial(minibatch_step, parts, state.hyper, optimizer, Scaled(batch, targets))
+    gradient = partial(minibatch_gradient, parts, state.hyper, Scaled(batch, targets))
+    step = partial(ppo.minibatch_step, gradient, optimizer)
     (params, optimizer_state), traces = ppo.run_epochs(config, step, share, (params, state.optimizer_state), key)
     metrics |= worst_explained(batch) | jax.tree.map(jnp.mean, traces)
     new = state._replace(params=params, optimizer_state=optimizer_state, targets=targets)

@@ -213,7 +213,8 @@ def prepare(
     # An explained variance of 1 is a perfect critic, 0 one no better than a constant.
     explained = 1.0 - jnp.var(advantage) / jnp.maximum(jnp.var(target), 1e-8)
     metrics = {"critic/explained_variance": explained, "critic/value": jnp.mean(values)}
-    return jax.tree.map(lambda x: jnp.reshape(x, (-1, *x.shape[2:])), batch), metrics
+    # As arrays of JAX, which rows drawn in a compiled loop can index; a rollout may have come from the host.
+    return jax.tree.map(lambda x: jnp.asarray(x).reshape(-1, *x.shape[2:]), batch), metrics
 
 
 def update(parts: Parts, state: State, rollout: Experience, key: Key) -> tuple[State, Metrics]:
@@ -227,7 +228,7 @@ def update(parts: Parts, state: State, rollout: Experience, key: Key) -> tuple[S
     check_minibatches(rollout.reward.size, config)
     batch, metrics = prepare(parts, state, rollout)
     optimizer = parts.optimizer(annealed(state.hyper.learning_rate, state.updates, config.anneal_updates))
-    step = partial(minibatch_step, parts, state.hyper, optimizer, batch)
+    step = partial(minibatch_step, partial(minibatch_gradient, parts, state.hyper, batch), optimizer)
     (params, optimizer_state), traces = run_epochs(
         config, step, batch.log_prob.shape[0], (state.params, state.optimizer_state), key
     )
@@ -257,19 +258,24 @@ def run_epochs(
 
 
 def minibatch_step(
-    parts: Parts,
-    hyper: Hyper,
+    gradient: Callable,
     optimizer: optax.GradientTransformation,
-    batch: Batch,
     carry: tuple[PyTree, PyTree, Key],
     rows: Array,
 ) -> tuple[tuple[PyTree, PyTree, Key], Metrics]:
-    """One gradient step on some rows of the batch."""
+    """One gradient step on some rows of the batch, by ``gradient(params, rows, key) -> (gradients, metrics)``."""
     params, optimizer_state, key = carry
     key, loss_key = jax.random.split(key)
-    minibatch = jax.tree.map(lambda x: x[rows], batch)
-    gradients, metrics = jax.grad(total_loss, has_aux=True)(params, parts, hyper, minibatch, loss_key)
+    gradients, metrics = gradient(params, rows, loss_key)
     return (*common.descend(optimizer, gradients, optimizer_state, params), key), metrics
+
+
+def minibatch_gradient(
+    parts: Parts, hyper: Hyper, batch: Batch, params: PyTree, rows: Array, key: Key
+) -> tuple[PyTree, Metrics]:
+    """The gradient of both losses on some rows of the batch."""
+    minibatch = jax.tree.map(lambda x: x[rows], batch)
+    return jax.grad(total_loss, has_aux=True)(params, parts, hyper, minibatch, key)
 
 
 def annealed(learning_rate: Array, updates: Array, anneal_updates: int) -> Array:

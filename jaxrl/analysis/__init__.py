@@ -40,6 +40,7 @@ _WHERE = {
     "figures": (),
     "intervals": (),
     "profiles": ("Profile", "performance_profile", "probability_of_improvement"),
+    "spectral_figures": (),
     "statistics": (
         "Interval",
         "interquartile_mean",

@@ -22,8 +22,8 @@ STYLE = {
 }
 
 
-def new_figure(width: float = COLUMN_WIDTH, height: float = 2.4, columns: int = 1) -> tuple[Any, Any]:
-    """A figure and its axes (one, or an array of ``columns``), in the house style; drawn without a display."""
+def new_figure(width: float = COLUMN_WIDTH, height: float = 2.4, columns: int = 1, rows: int = 1) -> tuple[Any, Any]:
+    """A figure and its axes (one, or an array of ``columns`` or ``rows``), in the house style; drawn without a display."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -31,8 +31,8 @@ def new_figure(width: float = COLUMN_WIDTH, height: float = 2.4, columns: int = 
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
-        axes = figure.subplots(1, columns)
-        for axis in np.atleast_1d(axes):
+        axes = figure.subplots(rows, columns)
+        for axis in np.ravel(axes):
             axis.grid(True, alpha=STYLE["grid.alpha"], linewidth=STYLE["grid.linewidth"])
             axis.spines[["top", "right"]].set_visible(False)
             axis.tick_params(labelsize=7)

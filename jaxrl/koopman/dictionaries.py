@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.errors import UsageError
-from jaxrl.networks import MLP
+from jaxrl.networks import MLP, dense
 from jaxrl.types import Array, Key, PyTree, check_key
 
 
@@ -45,7 +45,7 @@ class EncoderNetwork(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         hidden = MLP(self.hidden_sizes, self.activation)(x)
-        return nn.Dense(self.size, kernel_init=nn.initializers.orthogonal(1.0))(hidden)
+        return dense(self.size, 1.0)(hidden)
 
 
 def polynomial(dim: int, degree: int, constant: bool = True) -> Dictionary:

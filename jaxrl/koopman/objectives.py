@@ -67,8 +67,7 @@ def isotropy_penalty(covariance: Array, floor: float = EIGENVALUE_FLOOR) -> Arra
         covariance: ``[size, size]``; take the shared one of :func:`covariances`.
         floor: eigenvalues count as at least this in the logarithm; below it they have no gradient from there.
     """
-    values = jnp.linalg.eigvalsh(covariance)
-    return jnp.sum(values**2 - values - jnp.log(jnp.maximum(values, floor)))
+    return _isotropy(jnp.linalg.eigvalsh(covariance), floor)
 
 
 def two_term(x: Array, y: Array, penalty: Array | float = 1e-3, centre: bool = True) -> tuple[Array, Metrics]:
@@ -83,7 +82,7 @@ def two_term(x: Array, y: Array, penalty: Array | float = 1e-3, centre: bool = T
     """
     moments = covariances(x, y, centre)
     score = linear_cka(x, y, centre)
-    isotropy = isotropy_penalty(moments.x) + isotropy_penalty(moments.y)
+    isotropy = _isotropy(_spectra(moments))
     metrics = {"koopman/cka": score, "koopman/isotropy": isotropy}
     return penalty * isotropy - score, metrics
 
@@ -95,8 +94,9 @@ def vamp2(x: Array, y: Array, ridge: Array | float = 1e-6, centre: bool = True) 
         ridge: added to both covariances, in units of their mean variance.
     """
     moments = covariances(x, y, centre)
-    left = jnp.linalg.solve(_ridged(moments.x, ridge), moments.xy)
-    right = jnp.linalg.solve(_ridged(moments.y, ridge), moments.xy.T)
+    # Both in one call, as in _spectra.
+    systems = jnp.stack([_ridged(moments.x, ridge), _ridged(moments.y, ridge)])
+    left, right = jnp.linalg.solve(systems, jnp.stack([moments.xy, moments.xy.T]))
     return jnp.sum(left * right.T)
 
 
@@ -106,9 +106,10 @@ def dpnets(x: Array, y: Array, penalty: Array | float = 1e-3, centre: bool = Tru
     Needs no inverse. For white latents it equals :func:`vamp2`, and :func:`linear_cka` times ``size``.
     """
     moments = covariances(x, y, centre)
-    norms = jnp.linalg.eigvalsh(moments.x)[-1] * jnp.linalg.eigvalsh(moments.y)[-1]
+    values = _spectra(moments)
+    norms = values[0, -1] * values[1, -1]
     score = jnp.sum(moments.xy**2) / jnp.where(norms > 0, norms, 1.0)
-    return score - penalty * (isotropy_penalty(moments.x) + isotropy_penalty(moments.y))
+    return score - penalty * _isotropy(values)
 
 
 def ncp_loss(u: Array, v: Array, log_decay: Array, penalty: Array | float = 1e-3) -> Array:
@@ -140,6 +141,20 @@ def whiten(x: Array, ridge: Array | float = 1e-6) -> Array:
     x = _rows(x, True)
     values, vectors = jnp.linalg.eigh(_ridged(matmul(x.T, x) / len(x), ridge))
     return matmul(matmul(x, vectors / jnp.sqrt(values)), vectors.T)
+
+
+def _spectra(moments: Covariances) -> Array:
+    """Eigenvalues of both covariances, rising, ``[2, size]``.
+
+    In one call, because under ``vmap`` a decomposition waits for XLA's pool of CPU threads inside that pool: with as many at
+    once as there are threads, they wait for each other for ever.
+    """
+    return jnp.linalg.eigvalsh(jnp.stack([moments.x, moments.y]))
+
+
+def _isotropy(values: Array, floor: float = EIGENVALUE_FLOOR) -> Array:
+    """``sum(v^2 - v - ln v)`` over all eigenvalues given."""
+    return jnp.sum(values**2 - values - jnp.log(jnp.maximum(values, floor)))
 
 
 def _orthonormality(first: Array, second: Array) -> Array:

@@ -9,6 +9,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from jaxrl.networks.initialisers import orthogonal
 from jaxrl.types import Array, Key, PyTree
 
 # TF32 and bfloat16 products would neither keep a norm below 1 nor let three ways to roll out agree.
@@ -116,13 +117,14 @@ def init_control(key: Key, size: int, control_size: int) -> dict[str, Array]:
 def init_dense(size: int, control_size: int, radius: float, key: Key) -> PyTree:
     """A random rotation times ``radius``."""
     a_key, b_key = jax.random.split(key)
-    return {"A": radius * jax.random.orthogonal(a_key, size)} | init_control(b_key, size, control_size)
+    return {"A": radius * orthogonal()(a_key, (size, size))} | init_control(b_key, size, control_size)
 
 
 def init_blocks(size: int, control_size: int, block_size: int, radius: float, key: Key) -> PyTree:
     """Random rotations times ``radius``, one a block."""
     a_key, b_key = jax.random.split(key)
-    blocks = radius * jax.random.orthogonal(a_key, block_size, (size // block_size,))
+    keys = jax.random.split(a_key, size // block_size)
+    blocks = jax.vmap(lambda key: orthogonal(radius)(key, (block_size, block_size)))(keys)
     return {"blocks": blocks} | init_control(b_key, size, control_size)
 
 

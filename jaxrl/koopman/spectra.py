@@ -1,10 +1,9 @@
 """What a linear step does: its eigenvalues, rates and frequencies, modes and eigenfunctions, and how latents are spread.
 
-In NumPy and float64, after training. Figures need matplotlib, which is loaded when one is drawn.
+In NumPy and float64, after training. :mod:`jaxrl.analysis.spectral_figures` draws them.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -113,59 +112,3 @@ def conditioning(latents: ArrayLike, centre: bool = True, tolerance: float | Non
     effective = largest / smallest if rank else float("inf")
     whole = effective if rank == len(values) else float("inf")
     return Conditioning(values, smallest, largest, whole, effective, rank)
-
-
-def plot_spectrum(eigenvalues: ArrayLike, reference: ArrayLike | None = None) -> Any:
-    """Eigenvalues with the unit circle; ``reference`` ones as crosses. A matplotlib figure."""
-    figure, axis = _figure(3.4, 3.4)
-    angle = np.linspace(0.0, 2.0 * np.pi, 400)
-    axis.plot(np.cos(angle), np.sin(angle), color="0.6", linewidth=0.8)
-    values = np.asarray(eigenvalues, complex)
-    axis.scatter(values.real, values.imag, s=18, facecolors="none", edgecolors="#0072B2", label="fitted")
-    if reference is not None:
-        known = np.asarray(reference, complex)
-        axis.scatter(known.real, known.imag, s=18, marker="x", color="#D55E00", linewidth=1.0, label="reference")
-        axis.legend(fontsize=7, frameon=False)
-    axis.set_aspect("equal")
-    axis.set_xlabel("real part")
-    axis.set_ylabel("imaginary part")
-    return figure
-
-
-def plot_modes(columns: ArrayLike, eigenvalues: ArrayLike, count: int = 4, names: Sequence[str] | None = None) -> Any:
-    """Real (line) and imaginary (dashed) parts of the first ``count`` modes, one panel each. A matplotlib figure.
-
-    Args:
-        columns: complex ``[outputs, modes]``, such as :func:`modes`.
-        names: of the outputs, for the ticks.
-    Raises:
-        UsageError: for no mode at all.
-    """
-    shown = np.asarray(columns, complex)
-    values = np.asarray(eigenvalues, complex)
-    if shown.ndim != 2 or shown.shape[1] != len(values) or count < 1:
-        raise UsageError(f"modes are columns, one an eigenvalue, got {shown.shape} and {values.shape}, showing {count}")
-    count = min(count, shown.shape[1])
-    figure, axes = _figure(3.4, 1.1 * count, count)
-    for axis, mode, value in zip(np.atleast_1d(axes), shown.T, values, strict=False):
-        axis.plot(mode.real, color="#0072B2", linewidth=1.0)
-        axis.plot(mode.imag, color="#D55E00", linewidth=1.0, linestyle="--")
-        axis.set_title(f"|λ| = {abs(value):.4f}, angle {np.angle(value):.4f} rad", fontsize=7)
-        if names is not None:
-            axis.set_xticks(range(len(names)), names)
-    return figure
-
-
-def _figure(width: float, height: float, rows: int = 1) -> tuple[Any, Any]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, 1)
-    for axis in np.atleast_1d(axes):
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(labelsize=7)
-        axis.xaxis.label.set_size(8)
-        axis.yaxis.label.set_size(8)
-    return figure, axes

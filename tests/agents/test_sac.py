@@ -129,3 +129,17 @@ def test_unbounded_actions_and_bad_temperatures_are_refused():
         sac.make(sac.Config(), toys.OBSERVATIONS, Box(-1.0, 1.0, (2, 3)))
     with pytest.raises(UsageError, match=r"initial_temperature 0\.0 cannot work"):
         sac.make(sac.Config(initial_temperature=0.0), toys.OBSERVATIONS, toys.ACTIONS["box"])
+
+
+def test_each_task_has_a_temperature_of_its_own():
+    """The one-hot that ends an observation picks it: only the task in the batch moves, and its temperature is what counts."""
+    space = Box(-1.0, 1.0, (5,))
+    parts = parts_of(toys.make("sac", "box", observations=space, num_tasks=2))
+    row = jnp.array([[0.1, 0.2, 0.3, 0.0, 1.0]])
+    batch = one_step(False, False)._replace(observation=row, next_observation=row)
+    np.testing.assert_allclose(sac.of_task(jnp.array([3.0, 7.0]), batch), [7.0])
+    hyper = toys.compiled("sac", "box").init(jax.random.key(0)).hyper
+    slope = jax.grad(sac.temperature_loss)(jnp.zeros(2), parts, hyper, batch, jnp.array([3.0]))
+    np.testing.assert_allclose(slope, [0.0, -1.0], rtol=1e-6)
+    with pytest.raises(UsageError, match="num_tasks 5 needs vectors of more than 5"):
+        toys.make("sac", "box", observations=space, num_tasks=5)

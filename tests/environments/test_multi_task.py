@@ -229,3 +229,15 @@ def test_lanes_may_be_wrapped_and_keep_their_tasks():
     env = environments.normalise_reward(multi_task(lines(), 3), 0.9)
     assert env.tasks == ("at-0", "at-1", "at-2")
     roll(env, 2)
+
+
+def test_rewards_are_normalised_task_by_task():
+    """Deviations of two tasks a factor of 10,000 apart; together the small one would be lost."""
+    env = environments.normalise_reward(environments.make("point:MT8", num_envs=16, spread=1e4), 0.9)
+    state, _ = env.reset(jax.random.key(0))
+    step = jax.jit(env.step)
+    for i in range(60):
+        state, last = step(state, jnp.zeros((16, 2)), jax.random.key(i))
+    assert state.statistics.mean.shape == (8,)
+    size = np.abs(np.asarray(last.reward)).reshape(8, 2).max(1)
+    assert size.min() > 1e-2 and size.max() < 10.0

@@ -5,9 +5,12 @@ from rich.console import Console
 from experiments import replay_study, studies, toppo_study
 from experiments.measuring import alternate, ratio
 from experiments.replay_settings import CPU, GEOMETRIC, MATCHED, UNIFORM
+from experiments.setup import Evaluate, Train, build
 from experiments.toppo_settings import ROWS
+from jaxrl.agents import multi_task_ppo
 from jaxrl.analysis.comparisons import compare
 from jaxrl.errors import UsageError
+from jaxrl.training import OnPolicy
 
 QUIET = Console(quiet=True)
 
@@ -94,6 +97,21 @@ def test_worst_tasks_are_those_of_each_seed():
 def test_every_row_adds_to_one_that_is_there():
     names = [row.name for row in ROWS]
     assert all(not row.against or row.against in names for row in ROWS) and len(set(names)) == len(names)
+
+
+def test_a_run_measures_every_task():
+    """From a config to rows: the agent is told how many tasks there are, and each has its columns."""
+    loop = OnPolicy(num_envs=16, unroll=40)
+    agent = multi_task_ppo.Config(hidden_sizes=(8,), epochs=1, minibatches=2)
+    config = Train(agent, loop, "point:MT8", 640, evaluate=Evaluate(every=640, episodes=8))
+    built = build(config)
+    assert built.config.agent.num_tasks == 8 and built.program.tasks == built.env.tasks
+    row = studies.train_rows(config)[-1]
+    for task in built.env.tasks:
+        assert {f"eval/success/{task}", f"eval/return/{task}", f"episode/return/{task}"} <= set(row)
+    np.testing.assert_allclose(
+        row["eval/return"], np.mean([row[f"eval/return/{t}"] for t in built.env.tasks]), rtol=1e-5
+    )
 
 
 @pytest.mark.slow

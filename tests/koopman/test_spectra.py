@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl.analysis import spectral_figures
 from jaxrl.errors import UsageError
 from jaxrl.koopman import operators, spectra
 
@@ -55,8 +56,8 @@ def test_conditioning_by_hand():
 
 def test_figures_are_drawn(tmp_path):
     spectrum = spectra.spectrum(np.diag([0.9, 0.5, 0.1]))
-    spectra.plot_spectrum(spectrum.eigenvalues, reference=[0.9]).savefig(tmp_path / "a.png")
-    spectra.plot_modes(spectrum.right, spectrum.eigenvalues, 2, ["a", "b", "c"]).savefig(tmp_path / "b.png")
+    spectral_figures.plot_spectrum(spectrum.eigenvalues, reference=[0.9]).savefig(tmp_path / "a.png")
+    spectral_figures.plot_modes(spectrum.right, spectrum.eigenvalues, 2, ["a", "b", "c"]).savefig(tmp_path / "b.png")
     assert (tmp_path / "a.png").stat().st_size > 1000 and (tmp_path / "b.png").stat().st_size > 1000
 
 
@@ -66,7 +67,7 @@ def test_what_cannot_work_is_refused():
         (lambda: spectra.spectrum([[np.nan]]), "finite"),
         (lambda: spectra.spectrum([[1.0]], step=0.0), "positive"),
         (lambda: spectra.conditioning(np.ones((1, 3))), "at least 2"),
-        (lambda: spectra.plot_modes(np.ones((3, 2)), np.ones(3)), "one an eigenvalue"),
+        (lambda: spectral_figures.plot_modes(np.ones((3, 2)), np.ones(3)), "one an eigenvalue"),
     ]:
         with pytest.raises(UsageError, match=said):
             call()

@@ -33,9 +33,8 @@ TAYLOR_TERMS = 8
 # |p_8(iθ)| <= 1 for θ up to 3.395: p_8 is the stability polynomial of an eighth-order one-step method.
 TAYLOR_LIMIT = 3.39
 SELF_AT_START = 0.95
-SQUARINGS = (
-    5  # the bound of a block's norm is at most 2.7 % too high for 32 numbers, less than the Schur test gives away
-)
+# The bound of a block's norm is then at most 2.7 % too high for 32 numbers, less than the Schur test gives away.
+SQUARINGS = 5
 PRECISION = jax.lax.Precision.HIGHEST
 
 

@@ -54,7 +54,7 @@ def loss(
         terms = _linear_terms(model, params, fields, area, weights)
     forecast, latents, total, metrics = terms
     physical = _over_leads(squares(forecast - fields[1:], area), weights)
-    spectral, measured = _two_term(latents[0], latents[1], weights.isotropy)
+    spectral, measured = objectives.two_term(latents[0], latents[1], weights.isotropy)
     total += weights.physical * physical
     if not _off(weights.spectral):
         total += weights.spectral * spectral
@@ -92,18 +92,6 @@ def squares(error: Array, area: Array | np.ndarray) -> Array:
 
 def _over_leads(each: Array, weights: LossWeights) -> Array:
     return jnp.mean(each if weights.leads is None else each * weights.leads)
-
-
-def _two_term(here: Array, there: Array, penalty: Array | float) -> tuple[Array, Metrics]:
-    """:func:`jaxrl.koopman.objectives.two_term` with one batched eigendecomposition instead of two.
-
-    A batched one waits for XLA's pool of CPU threads inside that pool: with as many at once as there are threads, which two
-    are under ``vmap`` on two cores, they wait for each other for ever.
-    """
-    moments = objectives.covariances(here, there)
-    isotropy = jnp.sum(jax.vmap(objectives.isotropy_penalty)(jnp.stack([moments.x, moments.y])))
-    score = objectives.linear_cka(here, there)
-    return penalty * isotropy - score, {"koopman/cka": score, "koopman/isotropy": isotropy}
 
 
 def _off(weight: float | Array) -> bool:
