@@ -1,6 +1,8 @@
 """Figures that read at column width, in colours that colour-blind readers can tell apart."""
 
+import io
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,9 @@ def new_figure(width: float = COLUMN_WIDTH, height: float = 2.4, columns: int = 
     """A figure and its axes (one, or an array of ``columns`` or ``rows``), in the house style; drawn without a display."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = _figure_class()(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots(rows, columns)
         for axis in np.ravel(axes):
@@ -40,6 +41,21 @@ def new_figure(width: float = COLUMN_WIDTH, height: float = 2.4, columns: int = 
             axis.yaxis.label.set_size(8)
             axis.title.set_size(8)
     return figure, axes
+
+
+@lru_cache
+def _figure_class() -> type:
+    """A figure that a notebook shows when it is a cell's value, whether or not pyplot's own backend is there."""
+    from matplotlib.figure import Figure
+
+    return type("ShownFigure", (Figure,), {"_repr_png_": png})
+
+
+def png(figure: Any, dpi: int = 150) -> bytes:
+    """The figure as the content of a PNG file."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=dpi)
+    return content.getvalue()
 
 
 def draw_band(

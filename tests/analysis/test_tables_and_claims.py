@@ -141,3 +141,4 @@ def test_profiles_and_intervals_are_drawn(tmp_path):
     assert [label.get_text() for label in right.get_yticklabels()] == ["sac", "one run"]
     assert right.yaxis_inverted()  # the first name is at the top
     assert figures.save(figure, tmp_path / "figure").stat().st_size > 0
+    assert figure._repr_png_().startswith(b"\x89PNG")  # what a notebook shows of it
