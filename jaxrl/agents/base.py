@@ -1,4 +1,4 @@
-"""The contract of an agent: four pure functions, in the manner of an optax transformation."""
+"""The contract of an agent: four pure functions and an optional fifth, in the manner of an optax transformation."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -38,6 +38,9 @@ class Agent(NamedTuple):
     # with leading axis [B]. Off-policy metrics may hold "priority" [B]: new priorities, which the loop takes out.
     update: Callable[[PyTree, PyTree, Key], tuple[PyTree, Metrics]]
     on_policy: bool = False
+    # (state, observation [..., *shape], action [..., *shape]) -> [...] in units of reward: the critics' estimate of the
+    # discounted return of taking the action and following the policy. For diagnostics; an agent without critics has none.
+    estimate: Callable[[PyTree, PyTree, Array], Array] | None = None
 
 
 # A learning rate (perhaps a traced leaf) -> transformation. optax.adam is one; so is a lambda around a chain.

@@ -241,6 +241,15 @@ def act(parts: Parts, state: State, observation: PyTree, key: Key, explore: bool
     return scale_action(action, space.low, space.high).astype(space.dtype)
 
 
+def estimate(parts: Parts, state: State, observation: PyTree, action: Array) -> Array:
+    """What the critics expect of actions taken at observations with any leading axes, their mean, [...]; entropy to come is in it."""
+    action = unscale_action(action, parts.action_space.low, parts.action_space.high)
+    seen = view(parts, state.normaliser, observation)
+    logits = critics(parts, state.params["critic"], seen, action)
+    q = jnp.mean(categorical.expected_value(logits, distributional.support_of(parts.config)), axis=0)
+    return q * reward_divisor(parts, state)[seen.task]
+
+
 def observe(parts: Parts, state: State, experience: Experience) -> State:
     """Count steps and feed the running statistics of observations and returns. Experience in the order of time."""
     scale = state.scale
@@ -327,4 +336,4 @@ def make(config: Config, observation_space: Space, action_space: Space, optimize
     temperature = optimizer_factory(optimizer, partial(optax.adam, b1=0.5))
     parts = Parts(config, actor, critic, embedding, factory, temperature, observation_space, action_space)
     bound = partial(init, parts), partial(act, parts), partial(observe, parts), partial(update, parts)
-    return Agent(name, *bound)
+    return Agent(name, *bound, estimate=partial(estimate, parts))

@@ -148,6 +148,12 @@ def act(parts: Parts, state: State, observation: PyTree, key: Key, explore: bool
     return jnp.where(explores, anything, action)
 
 
+def estimate(parts: Parts, state: State, observation: PyTree, action: Array) -> Array:
+    """What the network expects of actions taken at observations with any leading axes, [...]."""
+    q = parts.network.apply(state.params, common.normalised(state.normaliser, observation))
+    return jnp.take_along_axis(q, action[..., None].astype(jnp.int32), axis=-1)[..., 0]
+
+
 def observe(parts: Parts, state: State, experience: Experience) -> State:
     """Count steps, which the exploration depends on, and feed the running statistics."""
     del parts
@@ -191,4 +197,4 @@ def make(config: Config, observation_space: Space, action_space: Space, optimize
     factory = optimizer_factory(optimizer, optax.adam)
     parts = Parts(config, network, factory, observation_space, action_space)
     bound = partial(init, parts), partial(act, parts), partial(observe, parts), partial(update, parts)
-    return Agent("dqn", *bound)
+    return Agent("dqn", *bound, estimate=partial(estimate, parts))

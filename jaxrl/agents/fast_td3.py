@@ -204,6 +204,14 @@ def act(parts: Parts, state: State, observation: PyTree, key: Key, explore: bool
     return scale_action(action, space.low, space.high).astype(space.dtype)
 
 
+def estimate(parts: Parts, state: State, observation: PyTree, action: Array) -> Array:
+    """What the critics expect of actions taken at observations with any leading axes, their mean, [...]."""
+    action = unscale_action(action, parts.action_space.low, parts.action_space.high)
+    observation = common.normalised(state.normaliser, observation)
+    logits = apply_ensemble(parts.critic, state.params["critic"], observation, action)
+    return jnp.mean(categorical.expected_value(logits, distributional.support_of(parts.config)), axis=0)
+
+
 def observe(parts: Parts, state: State, experience: Experience) -> State:
     """Count steps and feed the running statistics."""
     del parts
@@ -282,4 +290,4 @@ def make(config: Config, observation_space: Space, action_space: Space, optimize
     factory = optimizer_factory(optimizer, partial(optax.adamw, weight_decay=config.weight_decay))
     parts = Parts(config, actor, critic, factory, observation_space, action_space)
     bound = partial(init, parts), partial(act, parts), partial(observe, parts), partial(update, parts)
-    return Agent(name, *bound)
+    return Agent(name, *bound, estimate=partial(estimate, parts))

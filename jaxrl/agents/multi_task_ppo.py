@@ -115,6 +115,17 @@ def values(parts: Parts, params: PyTree, statistics: popart.Statistics | None, o
     return jnp.swapaxes(raw, 1, 2).reshape(trunk.shape)
 
 
+def estimate(parts: Parts, state: State, observation: Array, action: Array) -> Array:
+    """As :func:`jaxrl.agents.ppo.estimate`, in units of reward; the one-hot that ends an observation says which task."""
+    if state.targets is None:
+        return ppo.estimate(parts, state, observation, action)
+    trunk = parts.critic.apply(state.params["critic"]["trunk"], common.normalised(state.normaliser, observation))
+    count = parts.config.num_tasks
+    task = jnp.argmax(observation[..., -count:], axis=-1) if count > 1 else jnp.zeros(trunk.shape, jnp.int32)
+    head, targets = jax.tree.map(lambda leaf: leaf[task], (state.params["critic"]["head"], state.targets))
+    return popart.denormalise(targets, popart.value(head, trunk))
+
+
 def task_losses(
     params: PyTree, parts: Parts, hyper: Hyper, given: Scaled, task: Array, key: Key
 ) -> tuple[tuple[Array, Array], Metrics]:
@@ -262,7 +273,7 @@ def make(config: Config, observation_space: Space, action_space: Space, optimize
     torso = (made.critic.rank, tuple(config.hidden_sizes), config.activation)
     parts = made._replace(critic=StateValue(*torso, config.layer_norm or config.critic_layer_norm))
     bound = partial(init, parts), partial(ppo.act, parts), partial(ppo.observe, parts), partial(update, parts)
-    return Agent("multi_task_ppo", *bound, on_policy=True)
+    return Agent("multi_task_ppo", *bound, on_policy=True, estimate=partial(estimate, parts))
 
 
 def default_optimizer(max_grad_norm: float, clip_each: bool, learning_rate: Array) -> optax.GradientTransformation:

@@ -178,6 +178,12 @@ def act(parts: Parts, state: State, observation: PyTree, key: Key, explore: bool
     return action.astype(parts.action_space.dtype)
 
 
+def estimate(parts: Parts, state: State, observation: PyTree, action: Array) -> Array:
+    """What the critic expects from observations with any leading axes, [...]; of every action alike."""
+    del action
+    return parts.critic.apply(state.params["critic"], common.normalised(state.normaliser, observation))
+
+
 def observe(parts: Parts, state: State, experience: Experience) -> State:
     """Count steps and feed the running statistics."""
     del parts
@@ -333,7 +339,7 @@ def make(config: Config, observation_space: Space, action_space: Space, optimize
     factory = optimizer_factory(optimizer, partial(default_optimizer, config.max_grad_norm))
     parts = make_parts("ppo", config, observation_space, action_space, factory)
     bound = partial(init, parts), partial(act, parts), partial(observe, parts), partial(update, parts)
-    return Agent("ppo", *bound, on_policy=True)
+    return Agent("ppo", *bound, on_policy=True, estimate=partial(estimate, parts))
 
 
 def default_optimizer(max_grad_norm: float, learning_rate: Array) -> optax.GradientTransformation:

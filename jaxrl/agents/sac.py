@@ -182,6 +182,13 @@ def act(parts: Parts, state: State, observation: PyTree, key: Key, explore: bool
     return scale_action(action, space.low, space.high).astype(space.dtype)
 
 
+def estimate(parts: Parts, state: State, observation: PyTree, action: Array) -> Array:
+    """What the critics expect of actions taken at observations with any leading axes, their mean, [...]; entropy to come is in it."""
+    action = unscale_action(action, parts.action_space.low, parts.action_space.high)
+    observation = common.normalised(state.normaliser, observation)
+    return jnp.mean(apply_ensemble(parts.critic, state.params["critic"], observation, action), axis=0)
+
+
 def observe(parts: Parts, state: State, experience: Experience) -> State:
     """Count steps and feed the running statistics."""
     del parts
@@ -265,4 +272,4 @@ def make(config: Config, observation_space: Space, action_space: Space, optimize
     factory = optimizer_factory(optimizer, optax.adam)
     parts = Parts(config, actor, ActionValue(*torso), factory, observation_space, action_space)
     bound = partial(init, parts), partial(act, parts), partial(observe, parts), partial(update, parts)
-    return Agent("sac", *bound)
+    return Agent("sac", *bound, estimate=partial(estimate, parts))

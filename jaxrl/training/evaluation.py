@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxrl.agents.base import Agent
 from jaxrl.errors import UsageError
-from jaxrl.training.loop import tasks_of
+from jaxrl.training.measuring import tasks_of
 from jaxrl.types import Array, Key, Metrics, PyTree, done, where_done
 
 NEVER_ENDING = 1000  # steps after which an episode is cut where neither the environment nor the user sets a limit
@@ -23,6 +23,15 @@ class Episodes(NamedTuple):
     terminated: Array  # bool
     truncated: Array  # bool; also true where ``max_steps`` cut the episode
     metrics: Metrics  # the environment's own, summed over the episode; of ``success`` the largest value in it
+    values: Metrics | None = None  # what was asked for of the critics' estimates
+
+
+class _Tally(NamedTuple):
+    """What the critics said on the way and what came of it, summed over the states of each episode, ``[episodes]``."""
+
+    estimated: Array
+    collected: Array  # discounted returns from each state on
+    reach: Array  # the sum of the discounts with which the reward of the next step counts in them
 
 
 class _Progress(NamedTuple):
@@ -31,6 +40,7 @@ class _Progress(NamedTuple):
     key: Key
     time: Array
     episodes: Episodes
+    tally: _Tally | None
 
 
 def evaluate(
@@ -41,6 +51,7 @@ def evaluate(
     episodes: int,
     max_steps: int | None = None,
     explore: bool = False,
+    estimates: bool = False,
 ) -> Episodes:
     """Play ``episodes`` episodes, side by side, each from its own start. Tasks have equal shares, in the order of
     ``env.tasks``: episode ``i`` is of task ``i // (episodes // K)``.
@@ -50,12 +61,15 @@ def evaluate(
 
     Args:
         env: a single environment, or a set of tasks that has no lanes yet.
+        estimates: whether to ask the critics, of an agent that has an ``estimate``. ``values`` then holds, as means over
+            the states of each episode, ``estimated`` and the discounted return ``collected`` from there on; where an
+            episode was cut off, the critics' estimate of its last state stands for the rest.
     """
     limit = check_evaluation(env, episodes, max_steps)
     tasks = tasks_of(env)
     if not tasks:
-        return _play(agent, agent_state, limit, explore, episodes, env, key)
-    play = partial(_play, agent, agent_state, limit, explore, episodes // len(tasks))
+        return _play(agent, agent_state, limit, explore, estimates, episodes, env, key)
+    play = partial(_play, agent, agent_state, limit, explore, estimates, episodes // len(tasks))
     keys = jax.random.split(key, len(tasks))
     parts, first = [], 0
     for group in env.groups:
@@ -64,7 +78,9 @@ def evaluate(
     return jax.tree.map(lambda *leaves: jnp.concatenate([leaf.reshape(-1) for leaf in leaves]), *parts)
 
 
-def _play(agent: Agent, agent_state: PyTree, limit: int, explore: bool, episodes: int, env: Any, key: Key) -> Episodes:
+def _play(
+    agent: Agent, agent_state: PyTree, limit: int, explore: bool, estimates: bool, episodes: int, env: Any, key: Key
+) -> Episodes:
     """``episodes`` episodes of one single environment."""
     reset_key, key = jax.random.split(key)
     env_state, step = jax.vmap(env.reset)(jax.random.split(reset_key, episodes))
@@ -76,6 +92,7 @@ def _play(agent: Agent, agent_state: PyTree, limit: int, explore: bool, episodes
         flags,
         jax.tree.map(jnp.zeros_like, step.metrics),
     )
+    zeros = jnp.zeros(episodes, jnp.float32)
 
     def running(progress: _Progress) -> Array:
         return (progress.time < limit) & ~jnp.all(progress.episodes.terminated | progress.episodes.truncated)
@@ -98,10 +115,35 @@ def _play(agent: Agent, agent_state: PyTree, limit: int, explore: bool, episodes
         env_state, observation = where_done(
             alive, (env_state, step.next_observation), (progress.env, progress.observation)
         )
-        return _Progress(env_state, observation, key, progress.time + 1, new)
+        tally = progress.tally
+        if tally is not None:
+            tally = _counted(tally, agent, agent_state, progress.observation, action, step.reward, alive)
+        return _Progress(env_state, observation, key, progress.time + 1, new, tally)
 
-    start = _Progress(env_state, step.observation, key, jnp.int32(0), none)
-    return jax.lax.while_loop(running, advance, start).episodes
+    start = _Progress(env_state, step.observation, key, jnp.int32(0), none, _Tally(*[zeros] * 3) if estimates else None)
+    end = jax.lax.while_loop(running, advance, start)
+    return end.episodes if end.tally is None else end.episodes._replace(values=_values(end, agent, agent_state))
+
+
+def _counted(
+    tally: _Tally, agent: Agent, agent_state: PyTree, observation: PyTree, action: Array, reward: Array, alive: Array
+) -> _Tally:
+    """One step more. Reward t is in the return of every state k up to t, discounted t - k times."""
+    reach = 1.0 + agent_state.hyper.discount * tally.reach
+    said = agent.estimate(agent_state, observation, action)  # type: ignore[misc]
+    new = _Tally(tally.estimated + said, tally.collected + reach * reward, reach)
+    return jax.tree.map(partial(jnp.where, alive), new, tally)
+
+
+def _values(end: _Progress, agent: Agent, agent_state: PyTree) -> Metrics:
+    """Means over the states of each episode; ``end`` holds the last observation of every episode."""
+    assert end.tally is not None
+    action = agent.act(agent_state, end.observation, end.key, False)
+    rest = agent.estimate(agent_state, end.observation, action)  # type: ignore[misc]
+    rest = agent_state.hyper.discount * end.tally.reach * rest
+    cut = end.episodes.truncated & ~end.episodes.terminated
+    collected = end.tally.collected + jnp.where(cut, rest, 0.0)
+    return {"estimated": end.tally.estimated / end.episodes.lengths, "collected": collected / end.episodes.lengths}
 
 
 def _count(name: str, so_far: Array, alive: Array, value: Array) -> Array:

@@ -265,11 +265,14 @@ def test_a_time_limit_is_not_a_death(name, kind):
             state, metrics = agent.update(carry[0], batch, update_key)
             return (state, key), metrics["critic/value"]
 
-        return jax.lax.scan(step, (state, key), None, 1500)[1][-1]
+        (state, _), values = jax.lax.scan(step, (state, key), None, 1500)
+        return values[-1], agent.estimate(state, constant, action)
 
     both = jax.tree.map(lambda *x: jnp.stack(x), *flags.values())
-    values = jax.jit(jax.vmap(learn))(*both, jax.random.split(jax.random.key(0), 2))
+    values, estimates = jax.jit(jax.vmap(learn))(*both, jax.random.split(jax.random.key(0), 2))
     np.testing.assert_allclose(values, [10.0, 1.0 / 0.325], rtol=0.02)
+    # What the agent says of itself is the same, for observations with any leading axes.
+    np.testing.assert_allclose(estimates, np.broadcast_to(values[:, None, None], (2, *flag.shape)), rtol=0.02)
 
 
 @cases

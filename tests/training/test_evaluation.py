@@ -64,6 +64,21 @@ def test_an_ended_episode_counts_no_more_while_others_go_on():
     assert episodes.terminated.all() and not episodes.truncated.any()
 
 
+def test_estimates_stand_beside_what_was_collected():
+    """Reward 1 a step, discount 1/2. Five steps to a death: returns 1, 1.5, 1.75, 1.875, 1.9375 from the last state back,
+    mean 1.6125. Cut after two steps with 10 to come: 1 + 10 / 2 = 6 and 1 + 6 / 2 = 4, mean 5."""
+    agent = toy.gaussian_agent(1)._replace(
+        act=lambda s, o, k, e: jnp.zeros(o.shape[0], jnp.int32), estimate=lambda s, o, a: jnp.full(o.shape[0], 10.0)
+    )
+    state = toy.NoState(hyper=toy.Discount(jnp.float32(0.5)))
+    env = environments.make("toy:one_state", n=5, ending="terminated")
+    for limit, collected in ((None, 1.6125), (2, 5.0)):
+        values = evaluate(agent, env, state, jax.random.key(0), 3, limit, estimates=True).values
+        np.testing.assert_allclose(values["estimated"], [10.0] * 3)
+        np.testing.assert_allclose(values["collected"], [collected] * 3)
+    assert evaluate(agent, env, state, jax.random.key(0), 3).values is None
+
+
 def test_record_keeps_one_episode_and_its_length():
     env = environments.make("toy:counter")
     agent = toy.gaussian_agent(1)._replace(act=lambda s, o, k, e: jnp.zeros(1, jnp.int32))
