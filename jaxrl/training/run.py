@@ -25,8 +25,9 @@ class Outcome(NamedTuple):
 
     state: PyTree  # usable: a member is program.member(state, i)
     iteration: int
-    rows: list[Row]  # the last row of each member
+    rows: list[Row]  # the last row of each member that was not dropped
     interrupted: int  # the signal that stopped it, or 0
+    dropped: tuple[int, ...] = ()  # members left out because a number of theirs was not finite
 
 
 class NotFiniteError(RuntimeError):
@@ -55,6 +56,7 @@ class Origin(NamedTuple):
 
 Save = Callable[[int, PyTree, float | None], None]  # (iteration, state, score)
 Recover = Callable[[NotFiniteError], Origin]
+Drop = Callable[[NotFiniteError], None]
 Listener = Callable[[Row], None]
 
 
@@ -68,9 +70,10 @@ def run(
     listeners: tuple[Listener, ...] = (),
     save: Save | None = None,
     recover: Recover | None = None,
+    drop: Drop | None = None,
     score: str = "eval/return",
 ) -> Outcome:
-    """Train until the schedule ends, SIGINT or SIGTERM arrives, or a number is not finite.
+    """Train until the schedule ends, SIGINT or SIGTERM arrives, or a number is not finite and nobody is asked what then.
 
     A signal stops the run at the next moment of the schedule, with everything written.
 
@@ -80,6 +83,8 @@ def run(
         sinks: where rows are written; listeners: who else hears of them, such as a progress display.
         save: called at the schedule's checkpoints, at the end and when interrupted.
         recover: asked where to go on from after a number that is not finite; raises where nowhere.
+        drop: told of members with such a number, which from then on have no rows while the others go on. Where none is
+            left, and in a single run, it is as if it were absent.
         score: the column by which the best checkpoint is kept.
     Raises:
         NotFiniteError: at the log point after the number appeared. Nothing is saved of that state.
@@ -89,12 +94,14 @@ def run(
         raise UsageError(f"{len(labels)} labels for {program.members or 1} members")
     rows: list[Row] = []
     columns: Row
+    dropped: frozenset[int] = frozenset()
     with stop_on_signal() as stopped:
         if origin is None:
             clock, saved = _Clock(), -1
             state, iteration, best, columns = jax.block_until_ready(program.init()), 0, float("nan"), {}
             if schedule.evaluates_at(0):
-                rows = _write(program, 0, labels, {}, evaluation_columns(program, state, 0), clock, sinks, listeners)
+                first, told = evaluation_columns(program, state, 0), dict(enumerate(labels))
+                rows = _write(program, 0, told, {}, first, clock, sinks, listeners)
                 best = mean_of(rows, score)
         else:
             state, iteration, best, seconds, columns = origin
@@ -106,17 +113,22 @@ def run(
             chunk = jax.device_get(chunk)
             clock.trained(time.perf_counter() - began, (until - iteration) * program.steps_per_iteration * len(labels))
             try:
-                check_finite(chunk, until * program.steps_per_iteration)
+                check_finite(chunk, until * program.steps_per_iteration, dropped)
             except NotFiniteError as error:
-                if recover is None:
+                gone = dropped.union(error.members)
+                if drop is not None and len(gone) < len(labels):
+                    drop(error)
+                    dropped = gone
+                elif recover is None:
                     raise
-                del state  # the memory is needed for what comes in its place
-                state, iteration, best, _, columns = recover(error)
-                saved = iteration
-                continue
+                else:
+                    del state  # the memory is needed for what comes in its place
+                    state, iteration, best, _, columns = recover(error)
+                    saved = iteration
+                    continue
             iteration = until
             evaluated = evaluation_columns(program, state, iteration) if schedule.evaluates_at(iteration) else {}
-            told = [{**label, **columns} for label in labels]
+            told = {i: {**label, **columns} for i, label in enumerate(labels) if i not in dropped}
             rows = _write(program, iteration, told, metric_columns(chunk), evaluated, clock, sinks, listeners)
             if evaluated:
                 best = mean_of(rows, score)
@@ -126,17 +138,19 @@ def run(
         interrupted = agree(stopped())
     if save and saved != iteration:
         save(iteration, state, best)
-    return Outcome(state, iteration, rows, interrupted)
+    return Outcome(state, iteration, rows, interrupted, tuple(sorted(dropped)))
 
 
-def check_finite(chunk: Chunk, step: int) -> None:
-    """Raise :class:`NotFiniteError` if a leaf of the agent or a measured mean is NaN or infinite."""
+def check_finite(chunk: Chunk, step: int, dropped: frozenset[int] = frozenset()) -> None:
+    """Raise :class:`NotFiniteError` if a leaf of the agent or a measured mean is NaN or infinite, but for ``dropped``."""
 
     def where(name: str, ok: np.ndarray) -> list[str]:
         return [name] if ok.ndim == 0 else [f"{name} (member {i})" for i in np.flatnonzero(~ok)]
 
     flags = dict(chunk.finite)
     flags |= {name: np.isfinite(value) | (chunk.counts[name] == 0) for name, value in chunk.metrics.items()}
+    if dropped:
+        flags = {name: np.asarray(ok) | np.isin(np.arange(len(ok)), [*dropped]) for name, ok in flags.items()}
     # Parameters first: what they spoil comes after them.
     ordered = sorted(flags.items(), key=lambda item: not item[0].startswith("agent/params"))
     bad = [found for name, ok in ordered if not np.all(ok) for found in where(name, np.asarray(ok))]
@@ -162,6 +176,7 @@ def evaluation_columns(program: Program, state: PyTree, iteration: int) -> dict[
         "eval/length": np.mean(episodes.lengths, -1),
         "eval/terminated": np.mean(episodes.terminated, -1),
         **task_columns(episodes, program.tasks),
+        **{f"eval/{name}": value for name, value in (episodes.values or {}).items()},
     }
     return {name: np.asarray(value, np.float64) for name, value in columns.items()}
 
@@ -210,15 +225,16 @@ class _Clock:
 def _write(
     program: Program,
     iteration: int,
-    labels: list[Row],
+    labels: dict[int, Row],
     metrics: dict[str, np.ndarray],
     evaluated: dict[str, np.ndarray],
     clock: _Clock,
     sinks: tuple[Sink, ...],
     listeners: tuple[Listener, ...],
 ) -> list[Row]:
+    """A row for each member that has a label."""
     rows = []
-    for index, label in enumerate(labels):
+    for index, label in labels.items():
         pick = (lambda value: value) if program.members is None else (lambda value, i=index: value[i])
         values = {name: float(pick(value)) for name, value in (metrics | evaluated).items()}
         row = {"step": iteration * program.steps_per_iteration, "iteration": iteration, "member": index, **label}

@@ -99,6 +99,29 @@ def test_only_the_member_that_failed_gets_another_key(tmp_path):
     assert not all(np.array_equal(x, y) for x, y in zip(ours, theirs, strict=True))
 
 
+def test_a_dropped_member_has_no_more_rows_and_the_others_go_on(tmp_path):
+    clean = toy.program("sac", seeds=(0, 1, 2), population=True)
+    bad = poisoned(clean, at=8, members=[False, True, False])
+    sinks, told = records.open_sinks(tmp_path, {}), []
+    outcome = run(bad, short(clean, iterations=12), sinks=sinks, drop=told.append)
+    records.close_all(sinks)
+    assert [error.members for error in told] == [(1,)] and outcome.dropped == (1,) and outcome.iteration == 12
+    rows = records.read_rows(tmp_path / "metrics.jsonl")
+    last = {i: max(row["iteration"] for row in rows if row["member"] == i) for i in range(3)}
+    assert last == {0: 12, 1: 6, 2: 12} and [row["member"] for row in outcome.rows] == [0, 2]
+    untouched, _ = clean.advance(clean.init(), 0, 12)
+    for i in (0, 2):
+        toy.assert_same_bits(*(jax.tree.map(lambda x, i=i: x[i], state) for state in (outcome.state, untouched)))
+
+
+def test_when_no_member_is_left_dropping_stops(tmp_path):
+    told = []
+    bad = poisoned(toy.program("sac", seeds=(0, 1), population=True), at=8, members=[True, True])
+    with pytest.raises(NotFiniteError, match="step 64"):
+        run(bad, short(bad, iterations=12), drop=told.append)
+    assert told == []
+
+
 def test_keys_change_with_the_attempt_and_never_twice_alike(key_reuse_checked):
     keys = [change_keys(jax.random.key(0), np.asarray([True]), attempt) for attempt in (1, 2)]
     words = [tuple(np.asarray(jax.random.key_data(key))) for key in (jax.random.key(0), *keys)]
