@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from experiments.setup import Train, loop_class
+from experiments.configs import Train, loop_class
 from jaxrl import agents
 
 AGENT = "ppo"

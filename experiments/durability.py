@@ -25,7 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import cli
-from experiments.setup import build, load_config
+from experiments.configs import load_config
+from experiments.setup import build
 from jaxrl.errors import UsageError
 from jaxrl.training.checkpoint import PARTS, pack, restore, saved_iterations, split
 from jaxrl.training.records import Row, read_rows

@@ -16,7 +16,8 @@ from rich.console import Console
 from scipy import stats
 
 from experiments import cli
-from experiments.setup import build, load_config
+from experiments.configs import load_config
+from experiments.setup import build
 from experiments.showing import write_rollout
 from jaxrl.errors import UsageError
 from jaxrl.training import evaluation

@@ -12,7 +12,8 @@ import tyro
 from rich.console import Console
 
 from experiments import cli
-from experiments.setup import Built, build, load_config
+from experiments.configs import load_config
+from experiments.setup import Built, build
 from jaxrl import export
 from jaxrl.errors import UsageError
 from jaxrl.training.checkpoint import restore

@@ -34,9 +34,10 @@ from rich.console import Console
 
 from environments.lock import lock_depth
 from experiments import cli, studies
+from experiments.configs import Evaluate, Log, Train
 from experiments.replay_settings import CPU, GEOMETRIC, MATCHED, PAPER, UNIFORM, Setting
 from experiments.replay_speed import draw_times
-from experiments.setup import Evaluate, Log, Train, make_sampler
+from experiments.setup import make_sampler
 from jaxrl.analysis.claims import Claim, claim_above
 from jaxrl.analysis.comparisons import Comparison, compare
 from jaxrl.analysis.trends import slope

@@ -18,7 +18,8 @@ import numpy as np
 from rich.console import Console
 
 from experiments import cli, defaults
-from experiments.setup import Evaluate, build
+from experiments.configs import Evaluate
+from experiments.setup import build
 from jaxrl.analysis.statistics import interval
 from jaxrl.errors import UsageError
 from jaxrl.training import evaluate

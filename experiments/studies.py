@@ -12,8 +12,9 @@ import jax
 import numpy as np
 from rich.console import Console
 
+from experiments.configs import Train
 from experiments.measuring import quartiles, ratio
-from experiments.setup import Train, build
+from experiments.setup import build
 from jaxrl.analysis.claims import Claim, claim_above, claims_table, write_claims
 from jaxrl.analysis.comparisons import Comparison
 from jaxrl.analysis.statistics import interval

@@ -26,8 +26,9 @@ from rich.console import Console
 
 import environments
 from experiments import cli, studies
+from experiments.configs import Evaluate, Log, Train
 from experiments.measuring import alternate
-from experiments.setup import Evaluate, Log, Train, build
+from experiments.setup import build
 from experiments.toppo_settings import CPU, PAPER, PPO, ROWS, Row, Suite, published
 from jaxrl.agents import make_agent, multi_task_ppo
 from jaxrl.analysis.claims import Claim

@@ -6,6 +6,7 @@ others, ``--seeds 8`` trains eight side by side, and every setting is a flag (``
 
 import dataclasses
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,8 @@ import jax
 from rich.console import Console
 
 from experiments import cli, defaults
-from experiments.setup import (
-    Built,
-    Train,
-    build,
-    differing_flags,
-    latest_return,
-    load_command,
-    load_config,
-    save_config,
-)
+from experiments.configs import Train, differing_flags, load_command, load_config, save_config
+from experiments.setup import Built, build, latest_return
 from experiments.showing import write_curve, write_rollout
 from jaxrl import agents
 from jaxrl.errors import UsageError
@@ -34,7 +27,7 @@ from jaxrl.training.keeper import discard_after, open_checkpoints
 from jaxrl.training.progress import print_plan, progress_bar
 from jaxrl.training.records import Sink, close_all, jsonable, open_sinks, read_rows, truncate_rows
 from jaxrl.training.recovery import Recovery, load_state, origin_of, recover
-from jaxrl.training.run import Origin, Outcome, run
+from jaxrl.training.run import NotFiniteError, Origin, Outcome, run
 
 
 def main(arguments: list[str], console: Console) -> int:
@@ -161,6 +154,7 @@ def train(
     attempts = config.restores if config.on_nan == "restore" else 0
     recovery = Recovery(folder, built.program, parts_of(config), attempts, keeper.wait, list(restores or []))
     meta = {"command": command, "agent": built.agent.name, "members": len(built.labels), "restores": recovery.taken}
+    dropped: list[dict[str, Any]] = []
     try:
         with progress_bar(built.plan, console) as listener:
             outcome = run(
@@ -172,30 +166,41 @@ def train(
                 listeners=(listener,),
                 save=lambda at, state, score: keeper.save(at, state, {**meta, "restores": [*recovery.taken]}, score),
                 recover=partial(recover, recovery),
+                drop=partial(note_dropped, built, dropped, warn) if config.on_nan == "drop" else None,
             )
     finally:
         close_all(sinks)
         keeper.close()
     outcome = outcome._replace(state=readable(outcome.state.agent))
     if is_first():
-        report(built, outcome, folder, command, console, recovery.taken)
+        events = {"restores": recovery.taken} | ({"dropped": dropped} if dropped else {})
+        report(built, outcome, folder, command, console, events)
     if outcome.interrupted:
         return 128 + outcome.interrupted
     return cli.EXIT_DISK if keeper.stopped() else 0
 
 
-def report(built: Built, outcome: Outcome, folder: Path, command: str, console: Console, restores: list[dict]) -> None:
+def note_dropped(built: Built, dropped: list[dict], warn: Callable[[str], None], error: NotFiniteError) -> None:
+    """Say which members are left out from here on, and why."""
+    for i in error.members:
+        label = ", ".join(f"{name} {value:g}" for name, value in built.labels[i].items())
+        dropped.append({"member": i, "step": error.step, "what": error.what, **built.labels[i]})
+        warn(f"member {i} ({label}) is left out from step {error.step:,} on: {error}")
+
+
+def report(built: Built, outcome: Outcome, folder: Path, command: str, console: Console, events: dict) -> None:
     """The figures, and the lines a person reads last."""
     config = built.config
     rows = outcome.rows or read_rows(folder / "metrics.jsonl")[-len(built.labels) :]
-    state = outcome.state if built.program.members is None else member(outcome.state, 0)
+    # The first member that is still there.
+    state = outcome.state if built.program.members is None else member(outcome.state, int(rows[0]["member"]))
     curve = write_curve(folder, f"{built.agent.name} in {config.env}")
     page = write_rollout(built.env, built.agent, state, folder / "rollout.html")
     result: dict[str, Any] = {
         "return": latest_return(rows),
         "step": outcome.iteration * built.program.steps_per_iteration,
     }
-    result |= {"interrupted": outcome.interrupted, "restores": restores}
+    result |= {"interrupted": outcome.interrupted, **events}
     (folder / "result.json").write_text(json.dumps({name: jsonable(value) for name, value in result.items()}) + "\n")
     steps = f"{result['step']:,} steps"
     console.print(

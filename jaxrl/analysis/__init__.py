@@ -20,7 +20,7 @@ _WHERE = {
         "read_curves",
         "steps_to",
     ),
-    "diagnosing": ("diagnosed",),
+    "diagnosing": ("diagnosed", "replay_ages"),
     "diagnostics": (
         "cosine_matrix",
         "dormant_fraction",

@@ -1,6 +1,7 @@
-"""Diagnostics inside the compiled step: an agent whose every update also measures itself. Off unless asked for.
+"""Diagnostics inside the compiled step: an agent whose every update also measures itself, and what is replayed. Off unless
+asked for.
 
-It works for any agent, because it needs nothing but the contract: what ``act`` runs is seen by intercepting its layers, and
+:func:`diagnosed` works for any agent, because it needs nothing but the contract: what ``act`` runs is seen by intercepting its layers, and
 what an update changed by comparing the parameters. Training is not changed by it, not by a bit.
 """
 
@@ -8,12 +9,15 @@ from functools import partial
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from jaxrl.agents.base import Agent
 from jaxrl.analysis import diagnostics
 from jaxrl.errors import UsageError
+from jaxrl.samplers.base import SampleInfo
 from jaxrl.types import Array, Key, Metrics, PyTree
 
+TENTHS = 10
 TAU = 0.025  # share of a layer's mean activity below which a unit counts as dormant (Sokar et al. 2023)
 
 
@@ -33,6 +37,23 @@ def diagnosed(agent: Agent, rows: int = 256) -> Agent:
     if rows < 2:
         raise UsageError(f"rows {rows} cannot work; ranks need at least 2 observations, 256 are usual")
     return agent._replace(update=partial(_update, agent, rows))
+
+
+def replay_ages(num_envs: int, info: SampleInfo, size: Array) -> Metrics:
+    """How old a drawn batch is: for the ``watch`` of :func:`jaxrl.training.off_policy`, with ``num_envs`` bound.
+
+    Args:
+        size: rows stored over all lanes.
+
+    Returns:
+        ``diagnostics/replay_age/tenth_1`` (the newest tenth of what a lane holds) to ``…/tenth_10``, the share of the
+        batch that fell into each, and ``diagnostics/replay_age/mean`` as a share of all ages.
+    """
+    rows = jnp.maximum(size // num_envs, 1)
+    shares = diagnostics.replay_age_histogram(info.age, TENTHS, rows)
+    measured = {f"tenth_{k + 1}": shares[k] for k in range(TENTHS)}
+    measured["mean"] = jnp.mean(info.age.astype(jnp.float32)) / rows
+    return {f"diagnostics/replay_age/{name}": value for name, value in measured.items()}
 
 
 def activations(agent: Agent, state: PyTree, observation: PyTree) -> dict[str, Array]:

@@ -7,10 +7,11 @@
 """
 
 from jaxrl.training.evaluation import Episodes, evaluate, record
-from jaxrl.training.loop import Loop, LoopState, OffPolicy, OnPolicy, off_policy, on_policy
+from jaxrl.training.loop import Loop, LoopState, off_policy, on_policy
 from jaxrl.training.plan import Plan, Schedule, make_plan, make_schedule
 from jaxrl.training.program import Program, compile_program, member
 from jaxrl.training.run import NotFiniteError, Outcome, run
+from jaxrl.training.settings import OffPolicy, OnPolicy
 
 __all__ = [
     "Episodes",

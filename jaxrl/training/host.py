@@ -17,17 +17,8 @@ from jaxrl.agents.base import Agent
 from jaxrl.errors import UsageError
 from jaxrl.training.evaluation import Episodes, check_evaluation
 from jaxrl.training.footprint import nbytes, peak
-from jaxrl.training.loop import (
-    GUARD,
-    Loop,
-    LoopState,
-    Sums,
-    block_of,
-    check_learning,
-    check_num_envs,
-    measure,
-    tasks_of,
-)
+from jaxrl.training.loop import Loop, LoopState, block_of, check_learning, check_num_envs
+from jaxrl.training.measuring import GUARD, Sums, measure, tasks_of
 from jaxrl.training.program import Chunk, Program, both, evaluation_key, finite_leaves
 from jaxrl.types import Experience, Key, PyTree, Step
 

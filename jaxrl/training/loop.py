@@ -6,7 +6,6 @@ run, and ``vmap`` over it is a population. :mod:`jaxrl.training.program` compile
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,13 +15,11 @@ import jax.numpy as jnp
 from jaxrl import returns
 from jaxrl.agents.base import Agent
 from jaxrl.errors import UsageError
-from jaxrl.samplers.base import Sampler
+from jaxrl.samplers.base import SampleInfo, Sampler
 from jaxrl.spaces import Space, zeros
-from jaxrl.types import Array, Experience, Key, PyTree, Step, check_key, done
-
-# name -> (sum, count): means that are taken only when a row is written, so that nothing grows with the steps.
-Sums = dict[str, tuple[Array, Array]]
-GUARD = "not_finite/"  # sums with this prefix count NaN and infinities; they stop the run and are no column of a row
+from jaxrl.training.measuring import Sums, measure, tasks_of
+from jaxrl.training.settings import OffPolicy, OnPolicy, check_replay, check_settings
+from jaxrl.types import Array, Experience, Key, Metrics, PyTree, check_key
 
 
 class LoopState(NamedTuple):
@@ -55,43 +52,13 @@ class Loop(NamedTuple):
         return self.num_envs * self.unroll
 
 
-@dataclass(frozen=True)
-class OnPolicy:
-    """How much experience an on-policy update sees."""
-
-    num_envs: int = 64
-    """Environments simulated side by side."""
-    unroll: int = 128
-    """Steps collected from each environment before each update."""
-
-
-@dataclass(frozen=True)
-class OffPolicy:
-    """How experience is collected, stored and replayed."""
-
-    num_envs: int = 1
-    """Environments simulated side by side."""
-    unroll: int = 1
-    """Steps collected from each environment before each round of updates."""
-    updates: int = 1
-    """Gradient steps in each round."""
-    batch_size: int = 256
-    """Transitions (or windows) in each gradient step."""
-    capacity: int = 1_000_000
-    """Steps kept for replay, over all environments; rounded down to what the run can fill."""
-    warmup: int = 1_000
-    """Steps taken with random actions before the first update, over all environments."""
-    n_step: int = 1
-    """Rewards summed before the bootstrap."""
-
-
 def on_policy(agent: Agent, config: OnPolicy) -> Loop:
     """Collect ``[unroll, num_envs]`` steps with the current policy, update on exactly those, forget them.
 
     Raises:
         UsageError: where agent and sizes do not fit.
     """
-    _check(agent, config, on_policy=True)
+    check_settings(agent, config, on_policy=True)
 
     def init(key: Key, hyper: dict[str, Array], observation: PyTree) -> tuple[PyTree, PyTree]:
         return _init_agent(agent, key, hyper), ()
@@ -107,21 +74,27 @@ def on_policy(agent: Agent, config: OnPolicy) -> Loop:
     return Loop(init, act, learn, config.num_envs, config.unroll, 1, 0)
 
 
-def off_policy(agent: Agent, sampler: Sampler, action_space: Space, config: OffPolicy) -> Loop:
+Watch = Callable[[SampleInfo, Array], Metrics]  # (info of a batch, int32 []: rows stored over all lanes) -> metrics
+
+
+def off_policy(
+    agent: Agent, sampler: Sampler, action_space: Space, config: OffPolicy, watch: Watch | None = None
+) -> Loop:
     """Collect ``[unroll, num_envs]`` steps into the replay storage, then take ``updates`` gradient steps from it.
 
     Args:
         sampler: its windows of ``length`` become ``length``-step transitions, with the agent's own discount.
         action_space: for the random actions of the warm-up.
+        watch: what to measure of every batch that is drawn; nothing where absent.
     Raises:
         UsageError: where agent, storage and sizes do not fit.
     """
-    _check(agent, config, on_policy=False)
+    check_settings(agent, config, on_policy=False)
     if isinstance(action_space, dict):
         raise UsageError(f"random actions need one space, got a dict of {', '.join(action_space)}")
     steps_per_iteration = config.num_envs * config.unroll
     warmup_iterations = -(-config.warmup // steps_per_iteration)
-    _check_replay(config, sampler.length, (warmup_iterations + 1) * steps_per_iteration)
+    check_replay(config, sampler.length, (warmup_iterations + 1) * steps_per_iteration)
 
     def init(key: Key, hyper: dict[str, Array], observation: PyTree) -> tuple[PyTree, PyTree]:
         storage = sampler.init(_example(observation, action_space), config.capacity, config.num_envs)
@@ -143,14 +116,14 @@ def off_policy(agent: Agent, sampler: Sampler, action_space: Space, config: OffP
             agent_state, replay, totals = carry
             update_key = jax.random.fold_in(key, index)
             agent_state, replay, metrics = replay_update(
-                agent, sampler, agent_state, replay, update_key, config.batch_size
+                agent, sampler, agent_state, replay, update_key, config.batch_size, watch
             )
             return agent_state, replay, jax.tree.map(jnp.add, totals, metrics)
 
         # A loop of zero turns, not a conditional, skips the updates of the warm-up: the carry of a loop is updated in
         # place, while a conditional may copy the whole storage.
         count = jnp.where(iteration < warmup_iterations, 0, config.updates)
-        zeros = _zero_metrics(agent, sampler, config.batch_size, state.agent, replay, key)
+        zeros = _zero_metrics(agent, sampler, config.batch_size, watch, state.agent, replay, key)
         agent_state, replay, totals = jax.lax.fori_loop(0, count, update, (state.agent, replay, zeros))
         sums = {name: (total, count.astype(jnp.float32)) for name, total in totals.items()}
         return state._replace(agent=agent.observe(agent_state, block), replay=replay), sums
@@ -217,18 +190,25 @@ def collect(
 
 
 def replay_update(
-    agent: Agent, sampler: Sampler, agent_state: PyTree, replay: PyTree, key: Key, batch_size: int
-) -> tuple[PyTree, PyTree, dict[str, Array]]:
+    agent: Agent,
+    sampler: Sampler,
+    agent_state: PyTree,
+    replay: PyTree,
+    key: Key,
+    batch_size: int,
+    watch: Watch | None = None,
+) -> tuple[PyTree, PyTree, Metrics]:
     """One gradient step: draw windows, make transitions of them with the agent's discount, update, set priorities."""
     sample_key, update_key = jax.random.split(key)
     window, info = sampler.sample(replay, sample_key, batch_size)
+    watched = {} if watch is None else watch(info, sampler.size(replay))
     to_transition = jax.vmap(returns.n_step_transition, in_axes=(0, None, 0))
     batch = to_transition(window, agent_state.hyper.discount, info.weight)
     agent_state, metrics = agent.update(agent_state, batch, update_key)
     priority = metrics.pop("priority", None)
     if priority is not None:
         replay = sampler.update_priority(replay, info, priority)
-    return agent_state, replay, metrics
+    return agent_state, replay, metrics | watched
 
 
 def _init_agent(agent: Agent, key: Key, hyper: dict[str, Array]) -> PyTree:
@@ -264,57 +244,16 @@ def _example(observation: PyTree, action_space: Space) -> Experience:
     return Experience(one, zeros(action_space), jnp.zeros((), jnp.float32), flag, flag, one)
 
 
-def measure(step: Step, tasks: tuple[str, ...] = ()) -> Sums:
-    """One step of every environment as sums and counts.
-
-    Args:
-        tasks: names of the tasks, each of which has an equal contiguous block of lanes. Then ``episode/return/TASK`` and
-            its like are of that task's episodes alone.
-    """
-    ended = done(step)
-    episodes = jnp.sum(ended, dtype=jnp.float32)
-    sums: Sums = {"episode/terminated": (jnp.sum(step.terminated, dtype=jnp.float32), episodes)}
-    sums |= _not_finite(step)
-    for name, value in step.metrics.items():
-        if name.startswith("episode/"):
-            counted = jnp.where(ended, value, 0.0)
-            sums[name] = (jnp.sum(counted), episodes)
-            sums |= _by_task(name, counted, ended, tasks)
-        else:
-            sums[name] = (jnp.sum(value), jnp.float32(ended.size))
-    return sums
-
-
-def tasks_of(env: Any) -> tuple[str, ...]:
-    """The names of an environment's tasks, if it has several."""
-    return getattr(env, "tasks", ())
-
-
-def _by_task(name: str, value: Array, ended: Array, tasks: tuple[str, ...]) -> Sums:
-    """The value of the lanes whose episode ended, summed over each task's own block of lanes."""
-    if not tasks:
-        return {}
-    sums = jnp.sum(value.reshape(len(tasks), -1), axis=1)
-    counts = jnp.sum(ended.reshape(len(tasks), -1), axis=1, dtype=jnp.float32)
-    return {f"{name}/{task}": (sums[k], counts[k]) for k, task in enumerate(tasks)}
-
-
-def _not_finite(step: Step) -> Sums:
-    """How many numbers of what was observed are NaN or infinite; a run of many iterations must not lose sight of one."""
-    found = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(
-        {"observation": step.next_observation, "reward": step.reward}
-    ):
-        if jnp.issubdtype(leaf.dtype, jnp.inexact):
-            name = GUARD + jax.tree_util.keystr(path, simple=True, separator="/")
-            found[name] = (jnp.sum(~jnp.isfinite(leaf), dtype=jnp.float32), jnp.float32(1))
-    return found
-
-
 def _zero_metrics(
-    agent: Agent, sampler: Sampler, batch_size: int, agent_state: PyTree, replay: PyTree, key: Key
-) -> dict[str, Array]:
-    update = partial(replay_update, agent, sampler, batch_size=batch_size)
+    agent: Agent,
+    sampler: Sampler,
+    batch_size: int,
+    watch: Watch | None,
+    agent_state: PyTree,
+    replay: PyTree,
+    key: Key,
+) -> Metrics:
+    update = partial(replay_update, agent, sampler, batch_size=batch_size, watch=watch)
     shapes = jax.eval_shape(lambda *arrays: update(*arrays)[2], agent_state, replay, key)
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
@@ -324,36 +263,3 @@ def check_num_envs(loop: Loop, env: Any) -> None:
     if env.num_envs != loop.num_envs:
         fix = f"make it with wrappers.vectorise(env, {loop.num_envs})"
         raise UsageError(f"the environment has num_envs {env.num_envs}, the loop {loop.num_envs}; {fix}")
-
-
-def _check(agent: Agent, config: OnPolicy | OffPolicy, on_policy: bool) -> None:
-    if agent.on_policy != on_policy:
-        kind = "on_policy" if agent.on_policy else "off_policy"
-        raise UsageError(f"{agent.name} is {kind.replace('_', '-')}; train it with training.{kind}")
-    for name, value in vars(config).items():
-        least = 0 if name in ("warmup", "updates") else 1
-        if value < least:
-            raise UsageError(f"{name} {value} cannot work; the least is {least}")
-
-
-def _check_replay(config: OffPolicy, length: int, collected: int) -> None:
-    rows = config.capacity // config.num_envs
-    if config.capacity % config.num_envs:
-        raise UsageError(
-            f"capacity {config.capacity} is not divisible by num_envs {config.num_envs}; nearest are "
-            f"{rows * config.num_envs} and {(rows + 1) * config.num_envs}"
-        )
-    if rows < max(config.unroll, length):
-        raise UsageError(
-            f"capacity {config.capacity} holds {rows} steps of each of {config.num_envs} environments, but one round adds "
-            f"{config.unroll} and a window is {length} long; the least that works is "
-            f"{max(config.unroll, length) * config.num_envs}"
-        )
-    if config.n_step != length:
-        raise UsageError(f"n_step {config.n_step} does not match the sampler's window length {length}")
-    stored = min(collected, config.capacity)
-    if config.updates and stored < max(config.batch_size, length * config.num_envs):
-        raise UsageError(
-            f"batch_size {config.batch_size} is more than the {stored} steps stored when the first update comes; use a "
-            f"batch_size of at most {stored}, or warmup {config.batch_size} and a capacity of at least that"
-        )

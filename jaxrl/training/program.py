@@ -18,19 +18,10 @@ from jaxrl.errors import UsageError
 from jaxrl.training import evaluation
 from jaxrl.training.evaluation import Episodes
 from jaxrl.training.footprint import peak
-from jaxrl.training.loop import (
-    GUARD,
-    Loop,
-    LoopState,
-    block_of,
-    check_learning,
-    check_num_envs,
-    iterate,
-    start,
-    tasks_of,
-)
+from jaxrl.training.loop import Loop, LoopState, block_of, check_learning, check_num_envs, iterate, start
+from jaxrl.training.measuring import GUARD, tasks_of
 from jaxrl.training.sharding import replicated, state_sharding
-from jaxrl.types import Array, Experience, Key, PyTree
+from jaxrl.types import Array, Experience, Key, Metrics, PyTree
 
 
 class Chunk(NamedTuple):
@@ -69,6 +60,7 @@ def compile_program(
     population: bool = False,
     episodes: int = 16,
     max_steps: int | None = None,
+    judge: Callable[[Array, Array], Metrics] | None = None,
     mesh: Mesh | None = None,
 ) -> Program:
     """Bind a loop to its seeds and hyper-parameters. Nothing compiles until the first call.
@@ -78,6 +70,8 @@ def compile_program(
         evaluation_env: a single environment to evaluate in.
         seeds: one for each member. A member is the same run as one alone with its seed.
         hyper: name -> ``[members]``, in place of the agent's own.
+        judge: what to measure, in evaluations, of the critics' estimates and the returns collected, ``[episodes]`` each,
+            such as :func:`jaxrl.analysis.diagnostics.value_overestimation`; nothing where absent or without critics.
         population: whether states have an axis of members; needed for more than one seed.
         mesh: from :func:`jaxrl.training.sharding.make_mesh`, to spread the run over devices.
     """
@@ -100,7 +94,12 @@ def compile_program(
 
     def evaluate(agent_state: PyTree, seed: Array, iteration: Array) -> Episodes:
         key = evaluation_key(seed, iteration)
-        return evaluation.evaluate(agent, evaluation_env, agent_state, key, episodes, max_steps)
+        asked = judge is not None and agent.estimate is not None
+        play = partial(evaluation.evaluate, estimates=asked)
+        played = play(agent, evaluation_env, agent_state, key, episodes, max_steps)
+        if judge is None or played.values is None:
+            return played
+        return played._replace(values=judge(played.values["estimated"], played.values["collected"]))
 
     shapes = jax.eval_shape(partial(start, loop, env, hyper={}), jax.random.key(0))
     block = block_of(loop, shapes.observation, env.action_space)

@@ -3,9 +3,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments import setup
+from experiments.configs import Evaluate, Log, Train
+from jaxrl.agents import dqn
 from jaxrl.analysis import diagnostics
-from jaxrl.analysis.diagnosing import activations, diagnosed
+from jaxrl.analysis.diagnosing import activations, diagnosed, replay_ages
 from jaxrl.errors import UsageError
+from jaxrl.samplers.base import SampleInfo
+from jaxrl.training import OffPolicy, run
 from tests.agents import toys
 
 
@@ -48,3 +53,30 @@ def test_norms_are_those_of_the_parts():
 def test_refuses_a_single_row():
     with pytest.raises(UsageError, match="at least 2"):
         diagnosed(toys.make("ppo", "box"), rows=1)
+
+
+def test_ages_are_shares_of_what_a_lane_holds():
+    """Two lanes of 20 rows: ages 0 and 1 lie in the newest tenth, 5 in the third, 19 in the last."""
+    info = SampleInfo(*[jnp.zeros(4, jnp.int32)] * 2, jnp.array([0, 1, 5, 19]), jnp.ones(4))
+    found = {n.rpartition("/")[2]: float(v) for n, v in replay_ages(2, info, jnp.int32(40)).items()}
+    assert found.pop("mean") == pytest.approx(6.25 / 20)
+    assert {name: share for name, share in found.items() if share} == {
+        "tenth_1": 0.5,
+        "tenth_3": 0.25,
+        "tenth_10": 0.25,
+    }
+
+
+def test_a_run_that_asks_for_diagnostics_has_their_columns():
+    config = Train(
+        dqn.Config(hidden_sizes=(8,), discount=0.5), OffPolicy(4, batch_size=8, capacity=64, warmup=16), "toy:chain", 64,
+        evaluate=Evaluate(every=32, episodes=4), log=Log(every=32, diagnostics=True), seeds=2,
+    )  # fmt: skip
+    built = setup.build(config)
+    rows = run(built.program, built.plan.schedule, labels=built.labels).rows
+    assert [row["member"] for row in rows] == [0, 1]
+    for row in rows:
+        assert sum(row[f"diagnostics/replay_age/tenth_{k}"] for k in range(1, 11)) == pytest.approx(1.0)
+        assert {f"eval/overestimation/{name}" for name in ("bias", "std", "relative")} <= row.keys()
+        # The chain pays 1 at most once an episode, and a fresh network says little.
+        assert abs(row["eval/overestimation/bias"]) < 3

@@ -17,7 +17,8 @@ from jaxrl.errors import UsageError
 from jaxrl.spaces import Box, Discrete
 from jaxrl.training import evaluate
 from jaxrl.training.evaluation import task_columns
-from jaxrl.training.loop import collect, measure
+from jaxrl.training.loop import collect
+from jaxrl.training.measuring import measure
 from jaxrl.types import Step
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from experiments import durability, train
-from experiments.setup import build, load_config
+from experiments.configs import load_config
+from experiments.setup import build
 from jaxrl.training.checkpoint import pack, restore
 from jaxrl.training.records import read_rows
 from tests.experiments.test_train import call

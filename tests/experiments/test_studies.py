@@ -3,9 +3,10 @@ import pytest
 from rich.console import Console
 
 from experiments import replay_study, studies, toppo_study
+from experiments.configs import Evaluate, Train
 from experiments.measuring import alternate, ratio
 from experiments.replay_settings import CPU, GEOMETRIC, MATCHED, UNIFORM
-from experiments.setup import Evaluate, Train, build
+from experiments.setup import build
 from experiments.toppo_settings import ROWS
 from jaxrl.agents import multi_task_ppo
 from jaxrl.analysis.comparisons import compare

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from experiments import cli, defaults, evaluate, train
-from experiments.setup import annealed, build, differing_flags, load_config, make_sampler
+from experiments.configs import differing_flags, load_config
+from experiments.setup import annealed, build, make_sampler
 from jaxrl.errors import UsageError
 from jaxrl.training.checkpoint import restore
 from jaxrl.training.records import read_rows
