@@ -4,6 +4,11 @@
     uv run python -m experiments.toppo_study                    # two cores
     uv run --no-dev --extra metaworld python -m experiments.toppo_study --preset paper
 
+Meta-World end to end in minutes, far too short to learn:
+
+    uv run --no-dev --extra metaworld python -m experiments.toppo_study --preset paper --only metaworld:MT10 \\
+        --rows ppo toppo --seeds 2 --iterations 4 --unroll 500 --episodes 10
+
 TOPPO is that of arXiv:2605.11473, of which digests were read; see :mod:`jaxrl.agents.multi_task_ppo` for what is derived.
 Success of a task is that of the deterministic policy, the mean of the last third of the evaluations; *worst-k* is, seed by
 seed, the mean of the k tasks with the least. Reward scales lie apart by ``spread``.
@@ -34,6 +39,7 @@ from jaxrl.agents import make_agent, multi_task_ppo
 from jaxrl.analysis.claims import Claim
 from jaxrl.analysis.comparisons import compare
 from jaxrl.analysis.statistics import interval
+from jaxrl.errors import UsageError, unknown
 from jaxrl.training import OffPolicy, OnPolicy
 from jaxrl.training.loop import block_of, on_policy
 
@@ -52,6 +58,14 @@ class Toppo:
     """Run only these suites, such as point:MT8."""
     rows: tuple[str, ...] = ()
     """Run only these rows."""
+    seeds: int | None = None
+    """In place of the suite's."""
+    iterations: int | None = None
+    """Rollouts, in place of the suite's."""
+    unroll: int | None = None
+    """Steps of a lane in a rollout, in place of the suite's."""
+    episodes: int | None = None
+    """Of an evaluation, over all tasks, in place of the suite's."""
     out: Path = Path("runs/toppo_study")
     """Where cells, claims and figures are kept; a cell that is there is not run again."""
 
@@ -94,14 +108,30 @@ def main(arguments: list[str], console: Console) -> None:
 
 
 def chosen(asked: Toppo) -> list[Suite]:
-    """The suites of the preset with the rows asked for; for smoke shrunk to a few rollouts of two seeds."""
-    suites = [s for s in (PAPER if asked.preset == "paper" else CPU) if not asked.only or s.env in asked.only]
+    """The suites of the preset with the rows and sizes asked for; for smoke shrunk to a few rollouts of two seeds.
+
+    Raises:
+        UsageError: for a suite or a row that is not there, or a size below 1.
+    """
+    known = PAPER if asked.preset == "paper" else CPU
+    for name in asked.only:
+        if name not in {suite.env for suite in known}:
+            raise unknown("suite", name, [suite.env for suite in known])
+    for name in asked.rows:
+        if name not in {row.name for row in ROWS}:
+            raise unknown("row", name, [row.name for row in ROWS])
+    sizes = {name: getattr(asked, name) for name in ("seeds", "iterations", "unroll", "episodes")}
+    sizes = {name: size for name, size in sizes.items() if size is not None}
+    for name, size in sizes.items():
+        if size < 1:
+            raise UsageError(f"{name} must be at least 1, got {size}")
+    suites = [suite for suite in known if not asked.only or suite.env in asked.only]
     if asked.rows:
-        suites = [dataclasses.replace(s, rows=tuple(r for r in s.rows if r in asked.rows)) for s in suites]
-    if asked.preset != "smoke":
-        return suites
-    rows = asked.rows or ("ppo", "toppo", "mt-sac")
-    return [dataclasses.replace(s, rows=rows, iterations=4, seeds=2, spreads=s.spreads[:1]) for s in suites]
+        suites = [dataclasses.replace(s, rows=asked.rows) for s in suites]
+    if asked.preset == "smoke":
+        rows = asked.rows or ("ppo", "toppo", "mt-sac")
+        suites = [dataclasses.replace(s, rows=rows, iterations=4, seeds=2, spreads=s.spreads[:1]) for s in suites]
+    return [dataclasses.replace(suite, **sizes) for suite in suites]
 
 
 def config_of(suite: Suite, row: Row, spread: float, preset: str) -> Train:

@@ -5,11 +5,15 @@ the start, keep their state to themselves, and speak numpy. What a step means is
 the step led, ``observation`` is what to act on next, and a time limit is ``truncated``, never ``terminated``.
 """
 
+import atexit
 import copy
 import inspect
-from collections.abc import Callable
+import signal
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import resource_tracker
 from typing import Any
 
 import numpy as np
@@ -80,12 +84,8 @@ def make(
     max_steps = None if max_steps is None else positive_int(max_steps, "max_steps")
     _check_arguments(name, gymnasium.registry[name], kwargs)
     lanes = [partial(_one, name, max_steps, kwargs)] * num_envs
-    same_step = gymnasium.vector.AutoresetMode.SAME_STEP
     try:
-        if processes:
-            vector = gymnasium.vector.AsyncVectorEnv(lanes, autoreset_mode=same_step, context="spawn")
-        else:
-            vector = gymnasium.vector.SyncVectorEnv(lanes, autoreset_mode=same_step)
+        vector = vector_of(lanes, processes)
     except gymnasium.error.DependencyNotInstalled as error:
         raise UsageError(f"gymnasium:{name} needs a package that is not installed: {error}") from None
     tally = _Tally(np.zeros(num_envs, np.float32), np.zeros(num_envs, np.float32))
@@ -100,6 +100,28 @@ def make(
         num_envs=num_envs,
         max_steps=max_steps or gymnasium.registry[name].max_episode_steps,
     )
+
+
+def vector_of(lanes: Sequence[Callable[[], Any]], processes: bool) -> Any:
+    """Gymnasium's vector of environments, each lane made anew where its episode ends.
+
+    Processes never see SIGINT and SIGTERM, which terminals and schedulers send to all of a group: the main process
+    decides when to stop, and still needs its lanes for that. They end when it closes them, or is gone.
+    """
+    from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+    if not processes:
+        return SyncVectorEnv(lanes, autoreset_mode=AutoresetMode.SAME_STEP)
+    # A process inherits which signals are held back. The first one would start the tracker, which lets them through again.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        vector = AsyncVectorEnv(lanes, autoreset_mode=AutoresetMode.SAME_STEP, context="spawn")
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    # Before Python's own end of processes, which asks with a SIGTERM and waits.
+    atexit.register(_close_what_is_left, weakref.ref(vector))
+    return vector
 
 
 def convert_space(space: Any) -> Space:
@@ -187,6 +209,12 @@ def _host_step(*fields: Any) -> Step:
 def _close(vector: Any) -> None:
     if not vector.closed:
         vector.close()
+
+
+def _close_what_is_left(reference: weakref.ref) -> None:
+    vector = reference()
+    if vector is not None:
+        _close(vector)
 
 
 def _metrics(tally: _Tally) -> dict[str, np.ndarray]:

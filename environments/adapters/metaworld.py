@@ -108,12 +108,7 @@ def host_tasks(
         lanes: functions that make Gymnasium environments of one pair of spaces, whose ``info`` has ``success``; in equal
             contiguous blocks for the tasks. With processes they are pickled.
     """
-    from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-
-    if processes:
-        made: Any = AsyncVectorEnv(lanes, autoreset_mode=AutoresetMode.SAME_STEP, context="spawn")
-    else:
-        made = SyncVectorEnv(lanes, autoreset_mode=AutoresetMode.SAME_STEP)
+    made = host.vector_of(lanes, processes)
     vector = _Seen(made)
     zeros = np.zeros(len(lanes), np.float32)
     tally = host._Tally(zeros, zeros)

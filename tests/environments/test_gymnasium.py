@@ -1,3 +1,8 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import gymnasium
 import jax.numpy as jnp
 import numpy as np
@@ -155,3 +160,31 @@ def test_actions_of_another_shape_and_wrappers_are_refused():
     with pytest.raises(UsageError, match="vectorise wraps an Environment, got HostEnvironment"):
         vectorise(env, 2)
     env.close()
+
+
+SIGNALLED = """
+import multiprocessing, os, signal
+import numpy as np
+import environments
+
+if __name__ == "__main__":
+    env = environments.make("gymnasium:CartPole-v1", num_envs=2, processes=True)
+    env.reset(0)
+    for child in multiprocessing.active_children():
+        os.kill(child.pid, signal.SIGINT)
+        os.kill(child.pid, signal.SIGTERM)
+    step = env.step(np.zeros(2, np.int32))
+    print("stepped", step.reward.tolist(), signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+
+
+def test_lanes_in_processes_outlive_signals_to_the_group_and_end_with_it(tmp_path):
+    """The main process still needs them to come to a stop; at its end, without a close, they end too."""
+    (tmp_path / "signalled.py").write_text(SIGNALLED)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "signalled.py")],
+        capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "stepped [1.0, 1.0] set()"
