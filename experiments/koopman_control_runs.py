@@ -14,6 +14,7 @@ from jaxrl.types import Array, Key, PyTree
 from jaxrl.world_models import CEM, WorldModel, base, baselines, koopman_model, lqr, planning
 
 DISCOUNT = 0.97
+BLOWN_UP = 1e3  # deviations: what an open-loop error counts at most
 LINEAR = ("diagonal", "dense")
 MODELS = (*LINEAR, "bilinear", "gru", "mlp")
 # "mpc", "cem_cost" and "lqr" minimise the quadratic cost; "cem" maximises the learned rewards and value.
@@ -66,14 +67,18 @@ def train(name: str, task: Task, sizes: Sizes, data: Data) -> tuple[PyTree, np.n
 
 
 def open_loop(model: WorldModel, params: PyTree, data: Data) -> np.ndarray:
-    """Root mean squared error of decoded observations, in deviations, by lead. ``[seeds, lead]``."""
+    """Root mean squared error of decoded observations, in deviations, by lead. ``[seeds, lead]``.
+
+    What has grown beyond all measure counts as ``BLOWN_UP``, so that means over leads and seeds exist.
+    """
 
     def judge(params: PyTree) -> Array:
         latents = model.rollout(params, model.encode(params, data.test.observation[:, 0]), data.test.action)
         off = model.decode(params, latents) - data.test.next_observation
         return jnp.sqrt(jnp.mean(jnp.square(off), (0, 2)))
 
-    return np.asarray(jax.jit(jax.vmap(judge))(params))
+    errors = np.asarray(jax.jit(jax.vmap(judge))(params))
+    return np.clip(np.nan_to_num(errors, nan=BLOWN_UP, posinf=BLOWN_UP), 0.0, BLOWN_UP)
 
 
 class Controller(NamedTuple):

@@ -122,7 +122,7 @@ def score(
     name = f"{setting.name}_{batch}x{updates}_{re.sub('[^a-z0-9.]+', '_', sampler).strip('_')}"
 
     def measure() -> dict:
-        return studies.by_seed(studies.train_rows(config), [setting.column])
+        return studies.by_seed(studies.train_rows(config).rows, [setting.column])
 
     curves = studies.cell(folder / "cells", name, config, measure, console)[setting.column]
     points = lock_depth(np.asarray(curves)) if setting.env == "toy:lock" else curves

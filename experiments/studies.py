@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -50,18 +50,28 @@ def cell(folder: Path, name: str, settings: Any, measure: Callable[[], dict], co
     return result
 
 
-def train_rows(config: Train) -> list[Row]:
-    """Train without a run folder and return every row, of all members.
+class Trained(NamedTuple):
+    """What a run came to."""
+
+    rows: list[Row]  # every one, of all members
+    parameters: int  # of one member
+
+
+def train_rows(config: Train) -> Trained:
+    """Train without a run folder.
 
     Raises:
         UsageError: where the run was interrupted.
     """
     built = build(config)
     rows: list[Row] = []
-    outcome = run(built.program, built.plan.schedule, labels=built.labels, listeners=(rows.append,))
+    try:
+        outcome = run(built.program, built.plan.schedule, labels=built.labels, listeners=(rows.append,))
+    finally:
+        built.program.close()
     if outcome.interrupted:
         raise UsageError("interrupted; the cells that are finished are kept, and the same command goes on")
-    return [dict(row) for row in rows]
+    return Trained([dict(row) for row in rows], built.plan.parameters)
 
 
 def by_seed(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> dict[str, list[list[float]]]:

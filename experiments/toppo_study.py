@@ -33,7 +33,6 @@ import environments
 from experiments import cli, studies
 from experiments.configs import Evaluate, Log, Train
 from experiments.measuring import alternate
-from experiments.setup import build
 from experiments.toppo_settings import CPU, PAPER, PPO, ROWS, Row, Suite, published
 from jaxrl.agents import make_agent, multi_task_ppo
 from jaxrl.analysis.claims import Claim
@@ -159,15 +158,16 @@ def run_cell(suite: Suite, row: Row, spread: float, preset: str, folder: Path, c
     def measure() -> dict:
         apart = suite.env.startswith("metaworld:")
         parts = [dataclasses.replace(config, seeds=1, seed=i) for i in range(suite.seeds)] if apart else [config]
-        rows = [told for part in parts for told in studies.train_rows(part)]
+        trained = [studies.train_rows(part) for part in parts]
+        rows = [told for part in trained for told in part.rows]
         tasks = [name.removeprefix("eval/success/") for name in rows[-1] if name.startswith("eval/success/")]
         columns = [f"eval/success/{task}" for task in tasks]
         later = [told for told in rows if told["step"] > 0]
         extra = studies.by_seed(later, [name for name in MEASURED if name in later[0]])
         # A point before training stands first in every curve; what only updates measure repeats its first.
         extra = {name: [[c[0], *c] for c in curves] for name, curves in extra.items()}
-        plan = build(parts[0]).plan
-        return {"tasks": tasks, "curves": studies.by_seed(rows, columns) | extra, "parameters": plan.parameters}
+        curves = studies.by_seed(rows, columns) | extra
+        return {"tasks": tasks, "curves": curves, "parameters": trained[0].parameters}
 
     name = f"{slug(suite.env)}_{spread:g}_{slug(row.name)}"
     return Cell(studies.cell(folder / "cells", name, config, measure, console))

@@ -92,7 +92,15 @@ def host_program(
     template = partial(jax.eval_shape, start, example)
     shapes = (template(), block, template().key, np.int32(0))
     working = lambda: nbytes(block) + peak(learn.trace(*shapes).jaxpr.jaxpr)
-    return Program(init, advance, evaluate, None, *counts, block, template, working, tasks=tasks_of(evaluation_env))
+    return Program(
+        init, advance, evaluate, None, *counts, block, template, working, tasks=tasks_of(evaluation_env),
+        close=partial(_close, env, evaluation_env),
+    )  # fmt: skip
+
+
+def _close(*environments: Any) -> None:
+    for env in environments:
+        env.close()
 
 
 def _policy(act: Callable, state: LoopState, iteration: np.int32, observation: PyTree, key: Key) -> np.ndarray:

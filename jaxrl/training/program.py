@@ -47,6 +47,9 @@ class Program(NamedTuple):
     working: Callable[[], int]  # () -> bytes that an iteration needs besides the state, estimated
     devices: int = 1  # that the state is spread over
     tasks: tuple[str, ...] = ()  # that an evaluation's episodes are shared out to, in this order
+    close: Callable[[], None] = lambda: (
+        None
+    )  # ends environments that live on the host; then the program can no more run
 
 
 def compile_program(

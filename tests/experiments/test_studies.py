@@ -107,7 +107,7 @@ def test_a_run_measures_every_task():
     config = Train(agent, loop, "point:MT8", 640, evaluate=Evaluate(every=640, episodes=8))
     built = build(config)
     assert built.config.agent.num_tasks == 8 and built.program.tasks == built.env.tasks
-    row = studies.train_rows(config)[-1]
+    row = studies.train_rows(config).rows[-1]
     for task in built.env.tasks:
         assert {f"eval/success/{task}", f"eval/return/{task}", f"episode/return/{task}"} <= set(row)
     np.testing.assert_allclose(
