@@ -1,0 +1,1 @@
+"""The parts of the speed benchmark; see :mod:`experiments.benchmark`."""
