@@ -255,7 +255,7 @@ def run_epochs(
     def epoch(carry: tuple[PyTree, PyTree, Key], _: None) -> tuple[tuple[PyTree, PyTree, Key], Metrics]:
         *learned, key = carry
         key, order_key = jax.random.split(key)
-        order = jax.random.permutation(order_key, size).reshape(config.minibatches, -1)
+        order = common.shuffled(order_key, size).reshape(config.minibatches, -1)
         return jax.lax.scan(step, (*learned, key), order)
 
     # The key is carried, not split beforehand and scanned over, which JAX's key checker does not follow under vmap.
