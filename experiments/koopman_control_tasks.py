@@ -49,7 +49,7 @@ class Sizes:
     lead: int = 100  # steps of an open-loop forecast
     latent: int = 32
     hidden: int = 64
-    updates: int = 1500
+    updates: int = 3000
     batch: int = 32
     window: int = 24
     horizon: int = 20  # of a plan

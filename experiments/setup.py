@@ -25,6 +25,7 @@ from jaxrl.training.measuring import tasks_of
 from jaxrl.training.plan import Plan, make_plan, make_schedule
 from jaxrl.training.program import Program, compile_program
 from jaxrl.training.records import Row, check_sinks
+from jaxrl.training.run import mean_of
 
 ON_HOST = ("gymnasium", "metaworld")  # schemes whose environments step on the host
 
@@ -240,9 +241,9 @@ def _value(text: str) -> Any:
 
 
 def latest_return(rows: list[Row]) -> float:
-    """The members' mean of the last evaluation, or of the last training episodes."""
+    """The members' mean of the last evaluation, or where there is none of the last training episodes; NaN without either."""
     for column in ("eval/return", "episode/return"):
-        values = [row[column] for row in rows if column in row]
-        if values:
-            return sum(values) / len(values)
+        told = [row for row in rows if column in row]
+        if told:
+            return mean_of([row for row in told if row["step"] == told[-1]["step"]], column)
     return math.nan

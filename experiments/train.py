@@ -27,7 +27,7 @@ from jaxrl.training.keeper import discard_after, open_checkpoints
 from jaxrl.training.progress import print_plan, progress_bar
 from jaxrl.training.records import Sink, close_all, jsonable, open_sinks, read_rows, truncate_rows
 from jaxrl.training.recovery import Recovery, load_state, origin_of, recover
-from jaxrl.training.run import NotFiniteError, Origin, Outcome, run
+from jaxrl.training.run import NotFiniteError, Origin, Outcome, run, stop_on_signal
 
 
 def main(arguments: list[str], console: Console) -> int:
@@ -174,7 +174,8 @@ def train(
     outcome = outcome._replace(state=readable(outcome.state.agent))
     if is_first():
         events = {"restores": recovery.taken} | ({"dropped": dropped} if dropped else {})
-        report(built, outcome, folder, command, console, events)
+        with stop_on_signal():  # what is left to write is short, and a run without it looks killed
+            report(built, outcome, folder, command, console, events)
     if outcome.interrupted:
         return 128 + outcome.interrupted
     return cli.EXIT_DISK if keeper.stopped() else 0
@@ -184,20 +185,22 @@ def note_dropped(built: Built, dropped: list[dict], warn: Callable[[str], None],
     """Say which members are left out from here on, and why."""
     for i in error.members:
         label = ", ".join(f"{name} {value:g}" for name, value in built.labels[i].items())
-        dropped.append({"member": i, "step": error.step, "what": error.what, **built.labels[i]})
+        named = {"what": error.what[:3], "more": len(error.what[3:])}
+        dropped.append({"member": i, "step": error.step, **named, **built.labels[i]})
         warn(f"member {i} ({label}) is left out from step {error.step:,} on: {error}")
 
 
 def report(built: Built, outcome: Outcome, folder: Path, command: str, console: Console, events: dict) -> None:
     """The figures, and the lines a person reads last."""
     config = built.config
-    rows = outcome.rows or read_rows(folder / "metrics.jsonl")[-len(built.labels) :]
+    written = read_rows(folder / "metrics.jsonl")
+    rows = outcome.rows or written[-len(built.labels) :]
     # The first member that is still there.
     state = outcome.state if built.program.members is None else member(outcome.state, int(rows[0]["member"]))
     curve = write_curve(folder, f"{built.agent.name} in {config.env}")
     page = write_rollout(built.env, built.agent, state, folder / "rollout.html")
     result: dict[str, Any] = {
-        "return": latest_return(rows),
+        "return": latest_return(written),
         "step": outcome.iteration * built.program.steps_per_iteration,
     }
     result |= {"interrupted": outcome.interrupted, **events}

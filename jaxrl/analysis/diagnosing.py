@@ -24,7 +24,8 @@ TAU = 0.025  # share of a layer's mean activity below which a unit counts as dor
 def diagnosed(agent: Agent, rows: int = 256) -> Agent:
     """The same agent, with metrics of itself beside its own.
 
-    * ``diagnostics/dormant/LAYER`` and ``…/all``: share of dormant units of the network that acts, layer by layer;
+    * ``diagnostics/dormant/LAYER`` and ``…/all``: share of dormant units of the network that acts, among those that a layer
+      reads;
     * ``diagnostics/effective_rank`` and ``diagnostics/stable_rank``: of the features its last layer reads;
     * ``diagnostics/weight_norm/PART`` and ``diagnostics/update_norm/PART``: norm of the parameters, and of what the update
       changed in them, for each of ``params``' parts.
@@ -59,7 +60,8 @@ def replay_ages(num_envs: int, info: SampleInfo, size: Array) -> Metrics:
 def activations(agent: Agent, state: PyTree, observation: PyTree) -> dict[str, Array]:
     """What every layer but the first reads when the agent acts on observations [B, *shape]: layer -> [B, units].
 
-    That is what the layer before it said, after its activation and any normalisation.
+    That is what the layer before it said, after its activation and any normalisation; of several layers that read the
+    same, it is under the name of the first.
     """
     read: dict[str, Array] = {}
 
@@ -71,7 +73,9 @@ def activations(agent: Agent, state: PyTree, observation: PyTree) -> dict[str, A
     with nn.intercept_methods(record):
         agent.act(state, observation, jax.random.key(0), False)  # deterministic, so the key decides nothing
     first = next(iter(read), None)
-    return {name: value for name, value in read.items() if name != first}
+    # Several heads read the same features, which count once.
+    once = {id(value): name for name, value in reversed(read.items())}
+    return {name: value for name, value in read.items() if name != first and once[id(value)] == name}
 
 
 def _update(agent: Agent, rows: int, state: PyTree, batch: PyTree, key: Key) -> tuple[PyTree, Metrics]:

@@ -15,6 +15,7 @@ import numpy as np
 SKEWNESS_SHARE = 0.75
 FREEDOM_SHARE = 0.75
 MANY_RUNS = 8
+COUNTED = 10  # resamples beyond a point, below which their number says little about the tail
 CHUNK = 2_000_000  # numbers held at once by the bootstrap
 
 
@@ -176,14 +177,24 @@ def expanded_level(alpha: float, freedom: np.ndarray, runs: int) -> np.ndarray:
 
 
 def expanded_p(draws: np.ndarray, freedom: float, runs: int) -> float:
-    """The two-sided p-value of "the estimate is 0" that belongs to quantiles at :func:`expanded_level`."""
+    """The two-sided p-value of "the estimate is 0" that belongs to quantiles at :func:`expanded_level`.
+
+    Where too few resamples lie beyond 0 to count them, the tail goes on as a normal's would from the last quantile that
+    can be counted: without that no p-value would fall below what the number of resamples allows, and none would survive
+    a correction for many comparisons.
+    """
     from scipy.special import ndtri, stdtr
 
     below = (np.mean(draws < 0) + np.mean(draws <= 0)) / 2
     if below in (0.0, 1.0) and np.ptp(draws) == 0:
         return 0.0
     tail = np.clip(min(below, 1 - below), 0.5 / len(draws), 0.5)
-    return float(2 * stdtr(freedom, ndtri(tail) * np.sqrt((runs - 1) / runs)))
+    counted, score = COUNTED / len(draws), ndtri(tail)
+    if tail < counted <= 0.5:
+        centre, edge = np.quantile(draws, [0.5, counted if below < 0.5 else 1 - counted])
+        if edge != centre:
+            score = min(score, ndtri(counted) * abs(centre) / abs(centre - edge))
+    return float(2 * stdtr(freedom, score * np.sqrt((runs - 1) / runs)))
 
 
 @lru_cache(maxsize=8)

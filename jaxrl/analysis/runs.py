@@ -7,6 +7,7 @@ point) and, once it is over, ``result.json``. Nothing here stops at a fault: wha
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from jaxrl.errors import UsageError
 # Columns without a "/" that are not swept values.
 PLAIN_COLUMNS = ("step", "iteration", "member", "seed", "restores")
 FINISHED, INTERRUPTED, OPEN = "finished", "interrupted", "open"
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 _NOT_RUNS = {"checkpoints", "tensorboard", "wandb"}
 
 
@@ -106,7 +108,13 @@ def _below(top: Path) -> Iterator[Path]:
         elif "config.json" in files and "agent" in _object(Path(here, "config.json"), []):
             empty.append(Path(here))
     within = {above for path in [*begun, *empty] for above in path.parents}
-    yield from sorted(begun + [path for path in empty if path not in within])
+    yield from sorted(begun + [path for path in empty if path not in within], key=_natural)
+
+
+def _natural(path: Path) -> list[tuple[float, str]]:
+    """Numbers in a path in the order of their values: 0.0002 before 0.0011, seed 2 before seed 10."""
+    parts = _NUMBER.split(str(path))
+    return [(-1.0 if k % 2 == 0 else float(part), part) for k, part in enumerate(parts)]
 
 
 def read_folder(path: Path, given: str = "", named: bool = False) -> Folder:

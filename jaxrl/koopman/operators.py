@@ -96,16 +96,20 @@ def assemble(
     )
 
 
-def dense(size: int, control_size: int = 0, radius: float = 0.99) -> Operator:
+def dense(size: int, control_size: int = 0, radius: float = 0.99, max_phase: float = math.pi) -> Operator:
     """Any matrix at all: ``{"A": [size, size], "B": [size, control_size]}``. Not stable: nothing bounds ``A``.
 
     Starts from a random rotation times ``radius``, so that no direction dies or explodes at first.
+
+    Args:
+        max_phase: about the largest initial angle a step [rad]. Where a step is short, latents change little in it, and a
+            start that turns them far has first to unlearn that.
     """
-    init = partial(forms.init_dense, size, control_size, radius)
+    init = partial(forms.init_dense, size, control_size, radius, max_phase)
     return _with_control("dense", size, control_size, init, _entry_a, apply_matrix, matmul)
 
 
-def bounded(size: int, control_size: int = 0, radius: float = 1.0) -> Operator:
+def bounded(size: int, control_size: int = 0, radius: float = 1.0, max_phase: float = math.pi) -> Operator:
     """Any matrix whose norm is at most ``radius``: ``A`` is divided by what it exceeds it by. Stable for radius <= 1.
 
     The norm is bounded from above by :func:`~jaxrl.koopman.parametrisations.norm_bound`, at most 0.5 % too high for 64
@@ -113,7 +117,7 @@ def bounded(size: int, control_size: int = 0, radius: float = 1.0) -> Operator:
     """
     if not radius > 0:
         raise UsageError(f"bounded needs a radius above 0, got {radius}; 1 keeps the norm from growing")
-    init = partial(forms.init_dense, size, control_size, min(0.99, radius))
+    init = partial(forms.init_dense, size, control_size, min(0.99, radius), max_phase)
     transition = partial(_bounded_transition, radius)
     return _with_control("bounded", size, control_size, init, transition, apply_matrix, matmul, stable=radius <= 1)
 

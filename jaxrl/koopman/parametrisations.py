@@ -114,10 +114,19 @@ def init_control(key: Key, size: int, control_size: int) -> dict[str, Array]:
     return {"B": jax.random.normal(key, (size, control_size)) / math.sqrt(control_size)}
 
 
-def init_dense(size: int, control_size: int, radius: float, key: Key) -> PyTree:
-    """A random rotation times ``radius``."""
+def init_dense(size: int, control_size: int, radius: float, max_phase: float, key: Key) -> PyTree:
+    """A random rotation times ``radius``, by angles up to about ``max_phase``; any rotation at all from pi on."""
     a_key, b_key = jax.random.split(key)
-    return {"A": radius * orthogonal()(a_key, (size, size))} | init_control(b_key, size, control_size)
+    if max_phase >= LARGEST_ANGLE:
+        turn = orthogonal()(a_key, (size, size))
+    else:
+        turn = bounded_exponential(skew_part(turning(a_key, size, max_phase)))
+    return {"A": radius * turn} | init_control(b_key, size, control_size)
+
+
+def turning(key: Key, size: int, max_phase: float) -> Array:
+    """A matrix whose skew part turns by angles up to about ``max_phase``: with deviation s its norm is about s sqrt(2 size)."""
+    return jax.random.normal(key, (size, size)) * max_phase / math.sqrt(2 * size)
 
 
 def init_blocks(size: int, control_size: int, block_size: int, radius: float, key: Key) -> PyTree:
@@ -138,10 +147,10 @@ def init_rotation(size: int, control_size: int, radius: float, max_phase: float,
 def init_skew(size: int, control_size: int, max_decay: float, max_phase: float, key: Key) -> PyTree:
     """Turns with angles up to about ``max_phase`` a step, decays log-uniform in ``[max_decay / 100, max_decay]``."""
     s_key, d_key, b_key = jax.random.split(key, 3)
-    # The skew part of entries with deviation s has norm about s sqrt(2 size).
-    free = jax.random.normal(s_key, (size, size)) * max_phase / math.sqrt(2 * size)
     decay = max_decay * 10.0 ** jax.random.uniform(d_key, (size,), minval=-2.0, maxval=0.0)
-    return {"S": free, "D": jnp.log(jnp.expm1(decay))} | init_control(b_key, size, control_size)
+    return {"S": turning(s_key, size, max_phase), "D": jnp.log(jnp.expm1(decay))} | init_control(
+        b_key, size, control_size
+    )
 
 
 def init_ring(size: int, control_size: int, radii: tuple[float, float], max_phase: float, key: Key) -> PyTree:

@@ -47,7 +47,7 @@ class Config(base.Config):
     """Of the initial eigenvalues of "diagonal"."""
     max_radius: float = 0.999
     max_phase: float = math.pi / 10
-    """Largest initial angle a step [rad], of "diagonal" and "skew"."""
+    """Largest initial angle a step [rad], but for "rotation"."""
 
 
 def make(config: Config, observation_size: int, action_size: int) -> WorldModel:
@@ -90,7 +90,7 @@ def operator_of(config: Config, control_size: int) -> Operator:
         return operators.skew(size, control_size, max_phase=config.max_phase)
     if config.operator not in ("dense", "bounded"):
         raise unknown("operator of a world model", str(config.operator), get_args(OperatorName))
-    return getattr(operators, config.operator)(size, control_size)
+    return getattr(operators, config.operator)(size, control_size, max_phase=config.max_phase)
 
 
 def _control(encoder: MLP, params: PyTree, action: Array) -> Array:

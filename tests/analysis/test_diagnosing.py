@@ -39,6 +39,12 @@ def test_activations_are_what_the_next_layer_reads():
     np.testing.assert_allclose(layers[0], jnp.maximum(observation @ torso["kernel"] + torso["bias"], 0), rtol=1e-6)
 
 
+def test_features_that_two_heads_read_count_once():
+    agent = toys.make("sac", "box", hidden_sizes=(8, 8))  # its policy says a mean and a deviation
+    layers = activations(agent, agent.init(jax.random.key(0)), jnp.ones((4, 3)))
+    assert [x.shape for x in layers.values()] == [(4, 8), (4, 8)]
+
+
 def test_norms_are_those_of_the_parts():
     agent = toys.make("ppo", "box")
     state = agent.init(jax.random.key(0))
