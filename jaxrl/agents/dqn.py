@@ -169,6 +169,7 @@ def update(parts: Parts, state: State, batch: Transition, key: Key) -> tuple[Sta
     gradient = jax.grad(critic_loss, has_aux=True)
     gradients, (metrics, priority) = gradient(state.params, parts, state.hyper, batch, target)
     optimizer = parts.optimizer(state.hyper.learning_rate)
+    metrics |= {"critic/gradient_norm": optax.global_norm(gradients)}
     params, optimizer_state = common.descend(optimizer, gradients, state.optimizer_state, state.params)
     updates = state.updates + 1
     if parts.config.target_period:

@@ -175,7 +175,7 @@ def init(parts: Parts, key: Key) -> State:
         hyper=hyper,
         steps=jnp.zeros((), jnp.int32),
         updates=updates,
-        policy_metrics={"actor/loss": jnp.zeros((), jnp.float32)},
+        policy_metrics={f"actor/{name}": jnp.zeros((), jnp.float32) for name in ("loss", "gradient_norm")},
         noise_key=jax.random.key_data(noise_key),
     )
 
@@ -226,6 +226,7 @@ def update(parts: Parts, state: State, batch: Transition, key: Key) -> tuple[Sta
     batch = batch._replace(action=unscale_action(batch.action, parts.action_space.low, parts.action_space.high))
     target = critic_target(state.params, state.target_params, parts, state.hyper, batch, key)
     gradients, (metrics, priority) = jax.grad(critic_loss, has_aux=True)(state.params["critic"], parts, batch, target)
+    metrics |= {"critic/gradient_norm": optax.global_norm(gradients)}
     state = descend(parts, state, "critic", gradients)
 
     improve = partial(improve_policy, parts)
@@ -243,7 +244,8 @@ def improve_policy(parts: Parts, state: State, batch: Transition) -> State:
     """One gradient step of the policy."""
     gradient = jax.value_and_grad(actor_loss)
     loss, gradients = gradient(state.params["actor"], state.params["critic"], parts, batch)
-    return descend(parts, state, "actor", gradients)._replace(policy_metrics={"actor/loss": loss})
+    metrics = {"actor/loss": loss, "actor/gradient_norm": optax.global_norm(gradients)}
+    return descend(parts, state, "actor", gradients)._replace(policy_metrics=metrics)
 
 
 def optimizer_of(parts: Parts, hyper: Hyper, updates: Array, part: str) -> optax.GradientTransformation:

@@ -273,6 +273,7 @@ def minibatch_step(
     params, optimizer_state, key = carry
     key, loss_key = jax.random.split(key)
     gradients, metrics = gradient(params, rows, loss_key)
+    metrics |= {f"{side}/gradient_norm": optax.global_norm(part) for side, part in gradients.items()}
     return (*common.descend(optimizer, gradients, optimizer_state, params), key), metrics
 
 

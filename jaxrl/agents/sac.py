@@ -169,7 +169,7 @@ def init(parts: Parts, key: Key) -> State:
         hyper=hyper,
         steps=jnp.zeros((), jnp.int32),
         updates=jnp.zeros((), jnp.int32),
-        policy_metrics={name: jnp.zeros((), jnp.float32) for name in ("actor/loss", "actor/entropy")},
+        policy_metrics={f"actor/{name}": jnp.zeros((), jnp.float32) for name in ("loss", "entropy", "gradient_norm")},
     )
 
 
@@ -204,6 +204,7 @@ def update(parts: Parts, state: State, batch: Transition, key: Key) -> tuple[Sta
     batch = batch._replace(action=unscale_action(batch.action, parts.action_space.low, parts.action_space.high))
     target = critic_target(state.params, state.target_params, parts, batch, target_key)
     gradients, (metrics, priority) = jax.grad(critic_loss, has_aux=True)(state.params["critic"], parts, batch, target)
+    metrics |= {"critic/gradient_norm": optax.global_norm(gradients)}
     state = descend(parts, state, "critic", gradients)
 
     if parts.config.policy_delay == 1:
@@ -224,10 +225,11 @@ def improve_policy(parts: Parts, state: State, batch: Transition, key: Key) -> S
     """One gradient step of the policy, then of the temperature."""
     gradient = jax.value_and_grad(actor_loss, has_aux=True)
     (loss, log_prob), gradients = gradient(state.params["actor"], state.params, parts, batch, key)
-    state = descend(parts, state, "actor", gradients)
+    state, norm = descend(parts, state, "actor", gradients), optax.global_norm(gradients)
     gradients = jax.grad(temperature_loss)(state.params["temperature"], parts, state.hyper, batch, log_prob)
     state = descend(parts, state, "temperature", gradients)
-    return state._replace(policy_metrics={"actor/loss": loss, "actor/entropy": -jnp.mean(log_prob)})
+    metrics = {"actor/loss": loss, "actor/entropy": -jnp.mean(log_prob), "actor/gradient_norm": norm}
+    return state._replace(policy_metrics=metrics)
 
 
 def improve_with_key_data(parts: Parts, state: State, batch: Transition, data: Array) -> State:

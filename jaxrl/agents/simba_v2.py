@@ -228,16 +228,18 @@ def update(parts: Parts, state: State, batch: Transition, key: Key) -> tuple[Sta
 
     gradient = jax.value_and_grad(actor_loss, has_aux=True)
     (loss, log_prob), gradients = gradient(state.params["actor"], state.params, parts, batch, policy_key)
-    state = descend(parts, state, "actor", gradients)
+    state, norm = descend(parts, state, "actor", gradients), optax.global_norm(gradients)
     gradients = jax.grad(temperature_loss)(state.params["temperature"], parts, state.hyper, log_prob)
     state = descend(parts, state, "temperature", gradients)
 
     target = critic_target(state.params, state.target_params, parts, batch, target_key)
     gradients, (metrics, priority) = jax.grad(critic_loss, has_aux=True)(state.params["critic"], parts, batch, target)
+    metrics |= {"critic/gradient_norm": optax.global_norm(gradients)}
     state = descend(parts, state, "critic", gradients)
     moved = optax.incremental_update(state.params["critic"], state.target_params["critic"], state.hyper.tau)
     metrics |= {"actor/loss": loss, "actor/entropy": -jnp.mean(log_prob), "reward/divisor": divisor}
     metrics |= {"temperature/value": jnp.exp(state.params["temperature"]), "priority": priority}
+    metrics |= {"actor/gradient_norm": norm}
     return state._replace(target_params={"critic": moved}, updates=state.updates + 1), metrics
 
 

@@ -141,7 +141,7 @@ def init(parts: Parts, key: Key) -> State:
         hyper=hyper,
         steps=jnp.zeros((), jnp.int32),
         updates=jnp.zeros((), jnp.int32),
-        policy_metrics={"actor/loss": jnp.zeros((), jnp.float32)},
+        policy_metrics={f"actor/{name}": jnp.zeros((), jnp.float32) for name in ("loss", "gradient_norm")},
     )
 
 
@@ -176,6 +176,7 @@ def update(parts: Parts, state: State, batch: Transition, key: Key) -> tuple[Sta
     batch = batch._replace(action=unscale_action(batch.action, parts.action_space.low, parts.action_space.high))
     target = critic_target(state.target_params, parts, state.hyper, batch, key)
     gradients, (metrics, priority) = jax.grad(critic_loss, has_aux=True)(state.params["critic"], parts, batch, target)
+    metrics |= {"critic/gradient_norm": optax.global_norm(gradients)}
     state = descend(parts, state, "critic", gradients)
 
     improve = partial(improve_policy, parts)
@@ -194,7 +195,8 @@ def improve_policy(parts: Parts, state: State, batch: Transition) -> State:
     loss, gradients = gradient(state.params["actor"], state.params["critic"], parts, batch)
     state = descend(parts, state, "actor", gradients)
     moved = optax.incremental_update(state.params, state.target_params, state.hyper.tau)
-    return state._replace(target_params=moved, policy_metrics={"actor/loss": loss})
+    metrics = {"actor/loss": loss, "actor/gradient_norm": optax.global_norm(gradients)}
+    return state._replace(target_params=moved, policy_metrics=metrics)
 
 
 def optimizer_of(parts: Parts, hyper: Hyper, part: str) -> optax.GradientTransformation:

@@ -63,6 +63,7 @@ def test_update_keeps_structure_and_dtypes_and_changes_every_trained_part(name, 
     for metric, value in metrics.items():
         assert "/" in metric and value.shape == () and value.dtype == jnp.float32, metric
         assert np.isfinite(value), metric
+    assert float(metrics["critic/gradient_norm"]) > 0 or float(metrics["critic/loss"]) == 0
     assert int(after.updates) == 1 and int(after.steps) == toys.T * toys.N
 
 
@@ -288,14 +289,14 @@ def test_a_one_step_task_is_learned(name, kind):
         observation = jnp.stack([jnp.ones((64, 3)), -jnp.ones((64, 3))])
         return jnp.mean(toys.one_step_reward(kind, observation, agent.act(state, observation, key, explore)))
 
-    @jax.jit
     def run(key):
         init_key, before_key, learn_key, after_key = jax.random.split(key, 4)
         state = agent.init(init_key)
         before = score(state, before_key, True)
         return before, score(toys.one_step_loop(agent, kind, iterations, state, learn_key), after_key, False)
 
-    before, after = run(jax.random.key(0))
+    # The middle of five seeds: one alone may still be on its way.
+    before, after = jnp.median(jnp.stack(jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), 5))), axis=1)
     assert float(before) < -0.2 and float(after) > -0.03
 
 
