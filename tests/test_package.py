@@ -32,8 +32,8 @@ def test_nothing_imports_the_trainer_of_brax_or_replicates_by_pmap():
     for folder in ("jaxrl", "environments", "experiments"):
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text()
-            # Its queue is a peer that replay is timed beside; nothing is built on it.
-            peer = path.name == "replay_speed.py"
+            # Its queue and its trainer are peers that ours are timed beside; nothing is built on them.
+            peer = path.name in ("replay_speed.py", "brax_worker.py")
             assert peer or not re.search(r"^\s*(from|import) brax\.training", text, re.MULTILINE), path
             assert "jax.pmap" not in text, path
 

@@ -16,6 +16,13 @@ from jaxrl.types import Experience
 from tests.agents import toys
 
 cases = pytest.mark.parametrize(("name", "kind"), toys.CASES, ids=lambda value: value)
+# Compiling the largest networks is most of what these tests take.
+LARGE = ("brc", "fast_td3", "simba_v2")
+fewer = pytest.mark.parametrize(
+    ("name", "kind"),
+    [pytest.param(*case, marks=pytest.mark.slow) if case[0] in LARGE else case for case in toys.CASES],
+    ids=lambda value: value,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +111,7 @@ def test_acting_draws_when_exploring_and_not_otherwise(name, kind):
     np.testing.assert_array_equal(first, second)
 
 
-@cases
+@fewer
 def test_a_member_of_a_population_equals_the_agent_alone(name, kind):
     """Seeds and every hyper-parameter differ between the members; both are axes of one compiled program."""
     agent = toys.compiled(name, kind)
@@ -146,7 +153,7 @@ def multi_transform(learning_rate):
     return optax.chain(optax.clip_by_global_norm(1.0), optax.multi_transform(parts, labels))
 
 
-@cases
+@fewer
 def test_any_optax_transformation_trains(name, kind):
     chain = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
     for optimizer in (optax.adam, optax.adam(1e-3), chain):
@@ -283,7 +290,11 @@ def test_a_one_step_task_is_learned(name, kind):
     # A distribution of values is learned more slowly than their mean, and on a support that fits the rewards.
     fields |= {"value_min": -4.0, "value_max": 4.0, "num_bins": 21}
     iterations = 1200 if hasattr(agents.config_class(name), "num_bins") else 400
-    agent = toys.make(name, kind, optax.adam(3e-3), hidden_sizes=(32,), **fields)
+    # On-policy, an action that pays less is tried again by chance: a step that stays large ends anywhere near the best.
+    updates = iterations * fields["epochs"] * fields["minibatches"]
+    on_policy = agents.is_on_policy(name)
+    optimizer = optax.adam(optax.linear_schedule(3e-3, 0.0, updates) if on_policy else 3e-3)
+    agent = toys.make(name, kind, optimizer, hidden_sizes=(32,), **fields)
 
     def score(state, key, explore):
         observation = jnp.stack([jnp.ones((64, 3)), -jnp.ones((64, 3))])
@@ -295,8 +306,7 @@ def test_a_one_step_task_is_learned(name, kind):
         before = score(state, before_key, True)
         return before, score(toys.one_step_loop(agent, kind, iterations, state, learn_key), after_key, False)
 
-    # The middle of five seeds: one alone may still be on its way.
-    before, after = jnp.median(jnp.stack(jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), 5))), axis=1)
+    before, after = jax.jit(run)(jax.random.key(0))
     assert float(before) < -0.2 and float(after) > -0.03
 
 

@@ -61,6 +61,7 @@ def test_stop_names_leaf_step_and_last_good_checkpoint_and_exits_with_3(spoiled,
     assert not (folder / "result.json").exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_really_diverges_uses_up_its_restores(monkeypatch, capsys, tmp_path):
     """Steps so large that the parameters overflow at the first update, whatever the random numbers."""
     folder = tmp_path / "run"

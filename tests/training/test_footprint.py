@@ -136,7 +136,7 @@ PROGRAMS = {
     ),
     "fast_td3": ("fast_td3", "toy:point_mass", OffPolicy(128, 1, 2, 4096, 2**16, 4096), fast_td3.Config(), 1),
 }
-QUICK = ("sac_replay", "ppo")
+QUICK = ("ppo",)
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in PROGRAMS])

@@ -18,7 +18,7 @@ from tests.training import toy
 
 ALL = agents.names()
 # The larger agents' programs take minutes to compile; their conformance tests are always run, these with -m slow.
-QUICK = ("dqn", "ppo", "sac", "td3")
+QUICK = ("dqn", "ppo", "sac")
 EVERY = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ALL]
 
 
