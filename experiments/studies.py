@@ -110,6 +110,15 @@ def cost_claim(name: str, statement: str, ours: list[float], other: list[float],
     return Claim(name, statement, cost.median, *quartiles(ours, other), cost.median <= most, detail)
 
 
+def slower_claim(
+    name: str, statement: str, slow: list[float], fast: list[float], least: float, more: str = ""
+) -> Claim:
+    """That one side takes more than so many times as long as another; the interval is the quartiles of the turns."""
+    found = ratio(slow, fast)
+    detail = f"median of {found.turns} turns, and its quartiles" + (f"; {more}" if more else "")
+    return claim_above(name, statement, found.median, *quartiles(slow, fast), least, detail)
+
+
 def finish(folder: Path, claims: Sequence[Claim], console: Console) -> None:
     """Write the claims and print them."""
     path = write_claims(folder / "claims.json", claims)

@@ -11,6 +11,7 @@ import pytest
 
 from jaxrl import normalise
 from jaxrl.errors import UsageError
+from tests.processes import with_devices
 
 SCALAR = normalise.init(0.0)
 
@@ -146,6 +147,5 @@ def test_a_sharded_batch_gives_what_one_device_gives():
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), one, many)
         np.testing.assert_allclose(many.var, x.astype(np.float64).var((0, 1)), rtol=1e-4)
     """)
-    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu", "PATH": ""}
-    result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-c", program], env=with_devices(4), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from rich.console import Console
 from rich.table import Table
 
@@ -123,7 +124,7 @@ def ppo_parts(sizes: dict, seconds: float) -> dict[str, Cost]:
     block = gather(env_state=state.env, observation=state.observation, key=jax.random.key(2))[2]
     batch, _ = jax.jit(partial(ppo.prepare, parts))(state.agent, block)
     size, count = batch.log_prob.shape[0], sizes["epochs"] * sizes["minibatches"]
-    order = jax.random.permutation(jax.random.key(3), size).reshape(sizes["minibatches"], -1)
+    order = common.shuffled(jax.random.key(3), size).reshape(sizes["minibatches"], -1)
     hyper, learned = state.agent.hyper, (state.agent.params, state.agent.optimizer_state)
 
     def forward(i: Any, total: Any) -> Any:
@@ -144,7 +145,7 @@ def ppo_parts(sizes: dict, seconds: float) -> dict[str, Cost]:
         return total + jnp.sum(made.advantage) + jnp.sum(made.target) + jnp.sum(made.log_prob)
 
     def shuffle(i: Any, total: Any) -> Any:
-        return total + jax.random.permutation(jax.random.fold_in(jax.random.key(0), i), size)
+        return total + common.shuffled(jax.random.fold_in(jax.random.key(0), i), size)
 
     found = {
         name: each.times(built.loop.unroll) for name, each in environment_and_acting(built, env, state, seconds).items()
@@ -192,9 +193,7 @@ def sac_parts(sizes: dict, seconds: float) -> dict[str, Cost]:
     def descend(i: Any, carry: PyTree) -> PyTree:
         for part in agent.params:
             carry = sac.descend(parts, carry, part, agent.params[part])
-        moved = jax.tree.map(
-            lambda new, old: old + 0.005 * (new - old), carry.params["critic"], carry.target_params["critic"]
-        )
+        moved = optax.incremental_update(carry.params["critic"], carry.target_params["critic"], carry.hyper.tau)
         return carry._replace(target_params={"critic": moved})
 
     found = environment_and_acting(built, env, state, seconds)

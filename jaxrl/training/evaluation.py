@@ -66,6 +66,8 @@ def evaluate(
             episode was cut off, the critics' estimate of its last state stands for the rest.
     """
     limit = check_evaluation(env, episodes, max_steps)
+    if estimates and agent.estimate is None:
+        raise UsageError(f"{agent.name} has no critics to ask; leave out estimates")
     tasks = tasks_of(env)
     if not tasks:
         return _play(agent, agent_state, limit, explore, estimates, episodes, env, key)

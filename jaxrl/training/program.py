@@ -47,9 +47,7 @@ class Program(NamedTuple):
     working: Callable[[], int]  # () -> bytes that an iteration needs besides the state, estimated
     devices: int = 1  # that the state is spread over
     tasks: tuple[str, ...] = ()  # that an evaluation's episodes are shared out to, in this order
-    close: Callable[[], None] = lambda: (
-        None
-    )  # ends environments that live on the host; then the program can no more run
+    close: Callable[[], None] = lambda: None  # ends environments on the host, after which nothing can run
 
 
 def compile_program(
@@ -73,8 +71,8 @@ def compile_program(
         evaluation_env: a single environment to evaluate in.
         seeds: one for each member. A member is the same run as one alone with its seed.
         hyper: name -> ``[members]``, in place of the agent's own.
-        judge: what to measure, in evaluations, of the critics' estimates and the returns collected, ``[episodes]`` each,
-            such as :func:`jaxrl.analysis.diagnostics.value_overestimation`; nothing where absent or without critics.
+        judge: ``(estimated, collected) -> metrics``: what to measure, in evaluations, of the critics' estimates and the
+            returns then collected, ``[episodes]`` each; nothing where absent, or where the agent has no ``estimate``.
         population: whether states have an axis of members; needed for more than one seed.
         mesh: from :func:`jaxrl.training.sharding.make_mesh`, to spread the run over devices.
     """

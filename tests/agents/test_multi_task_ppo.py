@@ -79,6 +79,17 @@ def test_popart_keeps_values_while_statistics_move_by_ten_thousand():
     assert moved[2] > 1e3 and moved[0] < 10 and float(metrics["critic/largest_scale"]) == float(moved[2])
 
 
+def test_an_estimate_is_in_units_of_the_rewards_of_its_own_task():
+    """Whatever the order of the observations; the critic's own values know a task by its lanes."""
+    ours, given = agent_of(config(popart=True), 3), rollout(3, scales=[1.0, 1e2, 1e4])
+    state, _ = jax.jit(ours.update)(ours.init(jax.random.key(0)), given, jax.random.key(1))
+    parts = ours.update.args[0]
+    expected = multi_task_ppo.values(parts, state.params["critic"], state.targets, given.observation)
+    assert float(jnp.abs(expected[:, -1]).max()) > 100 * float(jnp.abs(expected[:, 0]).max())
+    turned = given.observation[:, ::-1]
+    np.testing.assert_allclose(ours.estimate(state, turned, None), expected[:, ::-1], rtol=1e-5)
+
+
 def ours_critic():
     from jaxrl.networks import StateValue
 

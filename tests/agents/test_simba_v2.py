@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.agents import simba_v2
+from jaxrl.agents import brc, simba_v2
 from jaxrl.errors import UsageError
 from jaxrl.returns import transition
 from jaxrl.types import Experience
@@ -131,3 +131,17 @@ def test_settings_that_cannot_work_are_refused():
     ):
         with pytest.raises(UsageError, match=message):
             toys.make("simba_v2", "box", **fields)
+
+
+@pytest.mark.parametrize("module", [brc, simba_v2])
+def test_an_estimate_is_in_units_of_reward(module):
+    """The critics' own units are rewards over a divisor, which follows the returns seen."""
+    name = module.__name__.rpartition(".")[2]
+    agent = toys.make(name, "box", normalise_observations=False)
+    fresh = agent.init(jax.random.key(0))
+    seen = toys.experience("box")
+    louder = agent.observe(fresh, seen._replace(reward=1e3 * jnp.ones_like(seen.reward)))
+    divisor = [float(jnp.max(module.reward_divisor(agent.update.args[0], state))) for state in (fresh, louder)]
+    said = [agent.estimate(state, seen.observation, seen.action) for state in (fresh, louder)]
+    assert divisor[1] > 10 * divisor[0] and float(jnp.abs(said[0]).min()) > 0
+    np.testing.assert_allclose(said[1] / said[0], divisor[1] / divisor[0], rtol=1e-4)

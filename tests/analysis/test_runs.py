@@ -42,6 +42,13 @@ def test_folders_are_found_once_and_checkpoints_are_not_runs(tmp_path):
     assert sum("given twice" in line for line in problems) == 2
 
 
+def test_numbers_in_names_go_by_their_value(tmp_path):
+    names = ["rate=0.0002", "rate=0.0011", "rate=0.002", "rate=1e-1", "seed2", "seed10"]
+    for name in reversed(names):
+        write_run(tmp_path / name, [1.0])
+    assert [path.name for path, *_ in find([tmp_path])[0]] == names
+
+
 def test_a_name_is_taken_apart_unless_it_is_a_path(tmp_path):
     write_run(tmp_path / "x=y", [1.0])
     write_run(tmp_path / "z", [1.0])

@@ -1,6 +1,5 @@
 """Two processes of two devices each, over the loopback address, against one process with one device."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from experiments.setup import build
 from jaxrl.training.checkpoint import pack, restore
 from jaxrl.training.records import read_rows
 from tests.experiments.test_train import call
+from tests.processes import with_devices
 
 ROOT = Path(__file__).parents[2]
 COMMON = "--env toy:point_mass --agent.normalise-observations True --evaluate.episodes 4 --evaluate.max-steps 20 "
@@ -30,13 +30,12 @@ def two_processes(flags):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
     hosts = ["--coordinator", f"localhost:{port}", "--num-processes", "2"]
     return [
         subprocess.Popen(
             [sys.executable, "-m", "experiments.train", *flags, *hosts, "--process-id", str(i)],
             cwd=ROOT,
-            env=env,
+            env=with_devices(2),
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from experiments import cli, defaults, evaluate, train
 from experiments.configs import differing_flags, load_config
-from experiments.setup import annealed, build, make_sampler
+from experiments.setup import annealed, build, latest_return, make_sampler
 from jaxrl.errors import UsageError
 from jaxrl.training.checkpoint import restore
 from jaxrl.training.records import read_rows
@@ -116,6 +117,29 @@ def test_existing_run_folder_is_not_touched(tmp_path):
         call(train.main, [*TINY["ppo"], "--run-dir", str(tmp_path)])
     assert (tmp_path / "config.json").read_text() == "mine"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_return_is_that_of_the_last_evaluation_however_long_ago():
+    rows = [
+        {"step": 8, "eval/return": 1.0},
+        {"step": 8, "eval/return": 3.0},
+        {"step": 16, "episode/return": 9.0},
+        {"step": 24},
+    ]
+    assert latest_return(rows) == 2.0 and latest_return(rows[2:]) == 9.0 and math.isnan(latest_return(rows[3:]))
+
+
+def test_a_member_that_diverges_is_left_out_and_told_of(tmp_path):
+    folder = tmp_path / "run"
+    sweep = ["--sweep", "learning_rate=1e-3,3e38", "--on-nan", "drop", "--log.every", "64", "--evaluate.every", "128"]
+    status, text = call(train.main, [*TINY["ppo"], *sweep, "--run-dir", str(folder)])
+    assert status == 0 and "member 1 (seed 0, learning_rate 3e+38) is left out from step 64 on" in text
+    result = json.loads((folder / "result.json").read_text())
+    (gone,) = result["dropped"]
+    assert gone["member"] == 1 and gone["step"] == 64 and len(gone["what"]) == 3 and gone["more"] > 0
+    rows = read_rows(folder / "metrics.jsonl")
+    assert {i: max(row["step"] for row in rows if row["member"] == i) for i in (0, 1)} == {0: 512, 1: 0}
+    assert result["return"] == rows[-1]["eval/return"]
 
 
 def test_exit_status_and_one_line_of_error_from_the_shell():

@@ -184,6 +184,18 @@ def test_gradient_reaches_back_200_steps():
     assert ((norms >= 1e-3) & (norms <= 10)).all(), norms
 
 
+@pytest.mark.parametrize("name", ["dense", "bounded"])
+def test_a_start_turns_by_no_more_than_it_is_told(name):
+    """A rotation by small angles, all of one radius; without a limit by any angle at all."""
+    slow = getattr(operators, name)(16, max_phase=0.3)
+    eigenvalues = np.linalg.eigvals(np.asarray(slow.matrix(slow.init(jax.random.key(0)))[0], np.float64))
+    np.testing.assert_allclose(np.abs(eigenvalues), 0.99, rtol=1e-4)
+    assert 0.1 < np.abs(np.angle(eigenvalues)).max() < 0.45
+    fast = getattr(operators, name)(16)
+    eigenvalues = np.linalg.eigvals(np.asarray(fast.matrix(fast.init(jax.random.key(0)))[0], np.float64))
+    assert np.abs(np.angle(eigenvalues)).max() > 2.0
+
+
 def test_init_consumes_each_key_once(key_reuse_checked):
     for operator in ALL.values():
         operator.init(jax.random.key(0))

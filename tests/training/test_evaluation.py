@@ -77,6 +77,8 @@ def test_estimates_stand_beside_what_was_collected():
         np.testing.assert_allclose(values["estimated"], [10.0] * 3)
         np.testing.assert_allclose(values["collected"], [collected] * 3)
     assert evaluate(agent, env, state, jax.random.key(0), 3).values is None
+    with pytest.raises(UsageError, match="gaussian has no critics"):
+        evaluate(agent._replace(estimate=None), env, state, jax.random.key(0), 3, estimates=True)
 
 
 def test_record_keeps_one_episode_and_its_length():

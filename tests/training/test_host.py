@@ -1,5 +1,8 @@
 """The same agents and records with environments on the host."""
 
+import dataclasses
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -24,6 +27,15 @@ def cartpole(name, num_envs=3, lanes=2, **options):
     else:
         loop = off_policy(agent, samplers.uniform(), env.action_space, OffPolicy(num_envs, 2, 2, 8, 60, 12))
     return host_program(loop, agent, env, judge, seed=0, **options)
+
+
+def test_a_closed_program_has_ended_both_environments():
+    ended = []
+    env = environments.make("gymnasium:CartPole-v1", num_envs=2)
+    lanes = [dataclasses.replace(env, close=partial(ended.append, name)) for name in ("training", "evaluation")]
+    agent = agents.make_agent("ppo", env.observation_space, env.action_space)
+    host_program(on_policy(agent, OnPolicy(2, 16)), agent, *lanes, seed=0).close()
+    assert ended == ["training", "evaluation"]
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn"])

@@ -1,7 +1,6 @@
 """Many devices and many processes against one of each."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,23 +9,25 @@ import pytest
 
 from jaxrl.errors import UsageError
 from jaxrl.training import distributed, sharding
+from tests.processes import once, with_devices
 
 ROOT = Path(__file__).parents[2]
 CHECKS = ("equal ppo 1", "equal sac 1", "equal ppo 2 2x4", "equal sac 2 2x4", "guard")
 
 
-def with_devices(count):
-    return os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}", "JAX_PLATFORMS": "cpu"}
-
-
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """Every check in one process with eight devices, so that what they share compiles once."""
-    checks = [*CHECKS, f"elsewhere {tmp_path_factory.mktemp('spread')}"]
-    command = [sys.executable, "-m", "tests.training.spread", *" + ".join(checks).split()]
-    done = subprocess.run(command, capture_output=True, text=True, env=with_devices(8), cwd=ROOT, timeout=1200)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return {name.split(" /")[0]: value for line in done.stdout.splitlines() for name, value in json.loads(line).items()}
+
+    def run():
+        checks = [*CHECKS, f"elsewhere {tmp_path_factory.mktemp('spread')}"]
+        command = [sys.executable, "-m", "tests.training.spread", *" + ".join(checks).split()]
+        done = subprocess.run(command, capture_output=True, text=True, env=with_devices(8), cwd=ROOT, timeout=1200)
+        assert done.returncode == 0, done.stderr[-2000:]
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        return {name.split(" /")[0]: value for line in lines for name, value in line.items()}
+
+    return once(tmp_path_factory, "spread", run)
 
 
 @pytest.mark.parametrize("check", CHECKS[:4])
