@@ -109,7 +109,10 @@ def start(name: str, folder: Path) -> str:
         return f"cannot be started: {last_line(done.stderr)}"
     if not worker:
         return "ready"
-    return ", ".join(f"{package} {version}" for package, version in json.loads(done.stdout)["versions"].items())
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]  # a package may print as it is imported
+    if not lines:
+        return f"cannot be started: its worker said nothing; {last_line(done.stderr)}"
+    return ", ".join(f"{package} {version}" for package, version in json.loads(lines[0])["versions"].items())
 
 
 def python_of(folder: Path) -> Path:
