@@ -11,8 +11,8 @@ from environments import drawings
 from environments.adapters import first_step, single_step
 from environments.base import Environment
 from environments.rendering import drawing
-from environments.wrappers.checks import positive_int
 from environments.wrappers.limits import time_limit
+from jaxrl.checks import positive_int
 from jaxrl.errors import UsageError
 from jaxrl.spaces import Box, Discrete
 from jaxrl.types import Array, Key, Step

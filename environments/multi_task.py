@@ -23,8 +23,9 @@ import jax.numpy as jnp
 from environments.base import Environment
 from environments.families import Group, firsts, group_of, make_groups
 from environments.padding import make_layout
-from environments.wrappers.checks import positive_int, require_single
+from environments.wrappers.checks import require_single
 from environments.wrappers.vector import VectorState, vectorise
+from jaxrl.checks import positive_int
 from jaxrl.errors import UsageError, unknown
 from jaxrl.types import Array, Key, PyTree, Step, check_key
 

@@ -24,7 +24,7 @@ from environments.base import Environment
 from environments.families import family
 from environments.rendering import drawing
 from environments.suites import pick, reward_scales
-from environments.wrappers.checks import positive_int
+from jaxrl.checks import positive_int
 from jaxrl.spaces import Box
 from jaxrl.types import Array, Key, Step
 

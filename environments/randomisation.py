@@ -16,8 +16,9 @@ import jax.numpy as jnp
 from environments.adapters.brax import brax_reset, brax_step, limited, pipeline_state, reset_state, step_state, to_step
 from environments.base import Environment
 from environments.draws import Draw, chain, effective_system, scale_friction, scale_gain, scale_gear, scale_mass
-from environments.wrappers.checks import positive_int, require_single
+from environments.wrappers.checks import require_single
 from environments.wrappers.vector import with_episode
+from jaxrl.checks import positive_int
 from jaxrl.errors import UsageError
 from jaxrl.types import Array, Key, PyTree, Step, check_key, done
 

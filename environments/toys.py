@@ -18,8 +18,8 @@ from environments.base import Environment
 from environments.lock import lock
 from environments.rendering import drawing
 from environments.wrappers.actions import unscale
-from environments.wrappers.checks import positive_int
 from environments.wrappers.limits import time_limit
+from jaxrl.checks import positive_int
 from jaxrl.errors import UsageError, unknown
 from jaxrl.spaces import Box, Discrete
 from jaxrl.types import Array, Key, Step

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from environments.wrappers.checks import positive_int
+from jaxrl.checks import positive_int
 from jaxrl.errors import MissingExtraError, UsageError, unknown
 from jaxrl.spaces import Box, Discrete, Space
 from jaxrl.types import PyTree, Step

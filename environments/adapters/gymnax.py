@@ -20,8 +20,8 @@ import numpy as np
 from environments import drawings
 from environments.adapters import first_step, single_step
 from environments.base import Environment
-from environments.wrappers.checks import positive_int
 from environments.wrappers.limits import time_limit
+from jaxrl.checks import positive_int
 from jaxrl.errors import MissingExtraError, UsageError, unknown
 from jaxrl.spaces import Box, Discrete, Space, zeros
 from jaxrl.types import Key, PyTree, Step

@@ -20,7 +20,7 @@ import numpy as np
 from environments.adapters import gymnasium as host
 from environments.adapters.gymnasium import HostEnvironment
 from environments.multi_task import share
-from environments.wrappers.checks import positive_int
+from jaxrl.checks import positive_int
 from jaxrl.errors import MissingExtraError, UsageError, unknown
 from jaxrl.types import Step
 

@@ -22,8 +22,8 @@ import jax.numpy as jnp
 
 from environments.adapters.brax import reset_state, step_state, to_step
 from environments.base import Environment
-from environments.wrappers.checks import positive_int
 from environments.wrappers.limits import time_limit
+from jaxrl.checks import positive_int
 from jaxrl.errors import MissingExtraError, UsageError, unknown
 from jaxrl.spaces import Box
 from jaxrl.types import Array, Key, PyTree, Step, check_key

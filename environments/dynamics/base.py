@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from environments.wrappers.checks import positive_int
+from jaxrl.checks import positive_int
 from jaxrl.errors import UsageError
 from jaxrl.types import Array, Key, PyTree, check_key
 

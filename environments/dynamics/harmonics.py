@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from environments.wrappers.checks import positive_int
+from jaxrl.checks import positive_int
 from jaxrl.errors import UsageError
 from jaxrl.types import Array
 

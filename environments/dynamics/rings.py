@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from environments.dynamics.base import System, complex_normal, even, not_negative, positive, repeated, substeps
-from environments.wrappers.checks import positive_int
+from jaxrl.checks import positive_int
 from jaxrl.errors import UsageError
 from jaxrl.types import Array, Key
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from environments.dynamics.base import System, not_negative, positive, repeated, rk4, substeps
-from environments.wrappers.checks import positive_int
+from jaxrl.checks import positive_int
 from jaxrl.errors import UsageError
 from jaxrl.types import Array, Key
 

@@ -23,7 +23,7 @@ from environments.dynamics.harmonics import (
     sphere,
     synthesise,
 )
-from environments.wrappers.checks import positive_int
+from jaxrl.checks import positive_int
 from jaxrl.errors import UsageError
 from jaxrl.types import Array, Key
 

@@ -1,6 +1,5 @@
 """Refusals that the wrappers share."""
 
-import operator
 from typing import Any
 
 from environments.base import Environment
@@ -28,14 +27,3 @@ def require_vectorised(env: Environment, wrapper: str) -> None:
     require_environment(env, wrapper)
     if env.num_envs is None:
         raise UsageError(f"{wrapper} wraps a vectorised environment, '{env.name}' is single; apply vectorise first")
-
-
-def positive_int(value: Any, what: str) -> int:
-    """The value as an int of at least 1, or a refusal that names it."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise UsageError(f"{what} must be a whole number, got {value!r}") from None
-    if isinstance(value, bool) or number < 1:
-        raise UsageError(f"{what} must be at least 1, got {value!r}; the nearest that works is 1")
-    return number

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from environments.base import Environment
-from environments.wrappers.checks import positive_int, require_single
+from environments.wrappers.checks import require_single
+from jaxrl.checks import positive_int
 from jaxrl.types import Array, Key, PyTree, Step
 
 

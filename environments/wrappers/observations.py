@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from environments.base import Environment
-from environments.wrappers.checks import positive_int, require_environment, require_single
+from environments.wrappers.checks import require_environment, require_single
 from environments.wrappers.limits import through_state
+from jaxrl.checks import positive_int
 from jaxrl.errors import UsageError
 from jaxrl.spaces import Box, Discrete, Space, require_box
 from jaxrl.types import Array, Key, PyTree, Step

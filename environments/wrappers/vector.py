@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from environments.base import Environment
-from environments.wrappers.checks import positive_int, require_single
+from environments.wrappers.checks import require_single
 from environments.wrappers.limits import through_state
+from jaxrl.checks import positive_int
 from jaxrl.errors import UsageError
 from jaxrl.types import Array, Key, PyTree, Step, check_key, done, where_done
 
