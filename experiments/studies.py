@@ -34,10 +34,9 @@ def cell(folder: Path, name: str, settings: Any, measure: Callable[[], dict], co
     path = folder / f"{name}.json"
     words = json.dumps(settings, sort_keys=True, default=_plain)
     identity = hashlib.sha256(words.encode()).hexdigest()[:16]
-    if path.exists():
-        kept = json.loads(path.read_text())
-        if kept["identity"] == identity:
-            return kept["result"]
+    kept = _read_cell(path)
+    if kept is not None and kept["identity"] == identity:
+        return kept["result"]
     began = time.perf_counter()
     result = measure()
     seconds = round(time.perf_counter() - began)
@@ -48,6 +47,21 @@ def cell(folder: Path, name: str, settings: Any, measure: Callable[[], dict], co
     partial.replace(path)
     console.print(f"  {name}  {seconds} s", markup=False)
     return result
+
+
+def _read_cell(path: Path) -> dict | None:
+    """A kept cell, or None where there is none.
+
+    Raises:
+        UsageError: for a file that is no cell: it may be hours of work, and only its owner can say that it is lost.
+    """
+    if not path.exists():
+        return None
+    try:
+        kept = json.loads(path.read_text())
+        return {"identity": kept["identity"], "result": kept["result"]}
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"{path} is no kept result; remove it to measure it anew") from None
 
 
 class Trained(NamedTuple):

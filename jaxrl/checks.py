@@ -13,12 +13,17 @@ from jaxrl.types import PyTree
 
 def positive_int(value: Any, what: str) -> int:
     """The value as an int of at least 1, or a refusal that names it. NumPy's integers are whole numbers, too."""
+    return int_from(value, what, 1)
+
+
+def int_from(value: Any, what: str, least: int) -> int:
+    """The value as an int of at least ``least``, or a refusal that names it."""
     try:
         number = operator.index(value)
     except TypeError:
         raise UsageError(f"{what} must be a whole number, got {value!r}") from None
-    if isinstance(value, bool) or number < 1:
-        raise UsageError(f"{what} must be at least 1, got {value!r}; the nearest that works is 1")
+    if isinstance(value, bool) or number < least:
+        raise UsageError(f"{what} must be at least {least}, got {value!r}; the nearest that works is {least}")
     return number
 
 
@@ -57,4 +62,6 @@ def check_shapes(what: str, wanted: PyTree, given: PyTree) -> None:
 
 def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): jnp.shape(leaf) for path, leaf in leaves}
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/") or "one array": jnp.shape(leaf) for path, leaf in leaves
+    }

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl.checks import positive_int
+from jaxrl.checks import int_from, positive_int
 from jaxrl.errors import UsageError
 from jaxrl.types import Array, Key, PyTree, check_key
 
@@ -35,8 +35,7 @@ def trajectory(system: System, key: Key, length: int, burn_in: int = 0) -> Array
     """
     check_key(key)
     positive_int(length, "length")
-    if burn_in != 0:
-        positive_int(burn_in, "burn_in")
+    int_from(burn_in, "burn_in", 0)
     return observed(system, system.initial(key), length, burn_in)
 
 
@@ -117,7 +116,7 @@ def substeps(interval: float, dt: float, what: str) -> int:
 
 def even(value: Any, what: str, least: int) -> int:
     """The value as an even int of at least ``least``, or a refusal that names it."""
-    number = positive_int(value, what)
-    if number % 2 or number < least:
-        raise UsageError(f"{what} must be even and at least {least}, got {number}; {max(least, number + 1)} works")
+    number = int_from(value, what, least)
+    if number % 2:
+        raise UsageError(f"{what} must be even, got {number}; {number + 1} works")
     return number

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.checks import positive_int
 from jaxrl.errors import UsageError
 from jaxrl.networks import MLP, dense
 from jaxrl.types import Array, Key, PyTree, check_key
@@ -54,8 +55,7 @@ def polynomial(dim: int, degree: int, constant: bool = True) -> Dictionary:
     Raises:
         UsageError: for a dimension or degree below 1.
     """
-    if dim < 1 or degree < 1:
-        raise UsageError(f"polynomials need dim >= 1 and degree >= 1, got {dim} and {degree}")
+    dim, degree = positive_int(dim, "dim of polynomials"), positive_int(degree, "degree of polynomials")
     first = 0 if constant else 1
     terms = [c for d in range(first, degree + 1) for c in itertools.combinations_with_replacement(range(dim), d)]
     names = tuple(_monomial_name(term) for term in terms)
@@ -71,8 +71,9 @@ def fourier(dim: int, size: int, bandwidth: float = 1.0) -> Dictionary:
     Raises:
         UsageError: for a size below 1 or a bandwidth that is not positive.
     """
-    if dim < 1 or size < 1 or not bandwidth > 0:
-        raise UsageError(f"Fourier features need dim, size >= 1 and bandwidth > 0, got {dim}, {size}, {bandwidth}")
+    dim, size = positive_int(dim, "dim of Fourier features"), positive_int(size, "size of Fourier features")
+    if not bandwidth > 0:
+        raise UsageError(f"Fourier features need a bandwidth above 0, got {bandwidth}")
     names = tuple(f"cos {i + 1}" for i in range(size))
     init = partial(_init_fourier, dim, size, bandwidth)
     return Dictionary("fourier", dim, size, names, init, partial(_fourier_features, dim))
@@ -85,8 +86,7 @@ def identity(dim: int) -> Dictionary:
 
 def encoder(dim: int, size: int, hidden_sizes: tuple[int, ...] = (256, 256), activation: str = "silu") -> Dictionary:
     """A learned :class:`EncoderNetwork`."""
-    if dim < 1 or size < 1:
-        raise UsageError(f"an encoder needs dim >= 1 and size >= 1, got {dim} and {size}")
+    dim, size = positive_int(dim, "dim of an encoder"), positive_int(size, "size of an encoder")
     network = EncoderNetwork(size, tuple(hidden_sizes), activation)
     names = tuple(f"phi {i + 1}" for i in range(size))
     init, evaluate = partial(_init_encoder, network, dim), partial(_encode, network, dim)
@@ -131,6 +131,7 @@ def _monomials(dim: int, terms: tuple[tuple[int, ...], ...], params: PyTree, x: 
 
 
 def _init_fourier(dim: int, size: int, bandwidth: float, key: Key) -> PyTree:
+    check_key(key)
     w_key, b_key = jax.random.split(key)
     weights = jax.random.normal(w_key, (dim, size)) / bandwidth
     return {"weights": weights, "phases": jax.random.uniform(b_key, (size,), maxval=2 * math.pi)}
@@ -144,6 +145,7 @@ def _fourier_features(dim: int, params: PyTree, x: Array) -> Array:
 
 
 def _init_encoder(network: nn.Module, dim: int, key: Key) -> PyTree:
+    check_key(key)
     return network.init(key, jnp.zeros((1, dim)))
 
 
@@ -153,6 +155,7 @@ def _encode(network: nn.Module, dim: int, params: PyTree, x: Array) -> Any:
 
 
 def _init_stack(dictionaries: tuple[Dictionary, ...], key: Key) -> PyTree:
+    check_key(key)
     keys = jax.random.split(key, len(dictionaries))
     return tuple(dictionary.init(part) for dictionary, part in zip(dictionaries, keys, strict=True))
 

@@ -12,6 +12,7 @@ are rows; ``next_features[i]`` is what followed ``features[i]``.
 [[0.9, 0.1], [0.0, 0.5]]
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,8 +136,8 @@ def dense_params(fit: LinearFit, dtype: DTypeLike = np.float32) -> dict[str, NDA
 def _least_squares(inputs: NDArray, targets: NDArray, ridge: float) -> NDArray:
     """``[outputs, inputs]``. A ridge is so many more rows, which keeps the condition of the data unsquared."""
     count, width = inputs.shape
-    if not ridge >= 0:
-        raise UsageError(f"a ridge is at least 0, got {ridge}; 1e-6 is a gentle one")
+    if not (ridge >= 0 and math.isfinite(ridge)):
+        raise UsageError(f"a ridge is finite and at least 0, got {ridge}; 1e-6 is a gentle one")
     if ridge == 0 and count < width:
         raise UsageError(
             f"{count} snapshots do not determine {width} features without a ridge; pass ridge=1e-6 or more data"
@@ -150,6 +151,8 @@ def _least_squares(inputs: NDArray, targets: NDArray, ridge: float) -> NDArray:
 def _rank(rank: int | str | None, values: NDArray, shape: tuple[int, int]) -> int:
     cut = values[0] * max(shape) * np.finfo(values.dtype).eps if len(values) else 0.0
     there = int(np.sum(values > cut))
+    if not there:
+        raise UsageError("the snapshots are 0 everywhere, which any step could have made; pass data that moves")
     if rank is None:
         return max(1, there)
     if rank == "optimal":
@@ -187,4 +190,6 @@ def _matrix(data: ArrayLike, what: str, dtype: DTypeLike) -> NDArray:
         raise UsageError(
             f"{what} hold {array[row, column]} at [{row}, {column}] ({len(bad)} such); drop those snapshots"
         )
+    if np.abs(array).max() > np.finfo(kind).max:
+        raise UsageError(f"{what} hold {np.abs(array).max():g}, more than {kind.name} can; scale them, or use float64")
     return array.astype(kind)

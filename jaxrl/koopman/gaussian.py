@@ -6,9 +6,10 @@ Covariances are ``[size, size]`` and shared by whatever they are shared by in tr
 import jax
 import jax.numpy as jnp
 
+from jaxrl.checks import positive_int
 from jaxrl.errors import UsageError
 from jaxrl.koopman.parametrisations import matmul
-from jaxrl.types import Array, Key
+from jaxrl.types import Array, Key, check_key
 
 
 def spread(over_horizon: Array, stationary: Array) -> Array:
@@ -21,7 +22,10 @@ def spread(over_horizon: Array, stationary: Array) -> Array:
     Args:
         over_horizon: ``A^T``, the matrix of all steps together.
         stationary: ``C``, estimated on latents of training.
+    Raises:
+        UsageError: for matrices that are not square and of one size.
     """
+    _check_square("a step and a covariance", over_horizon, stationary)
     return positive_part(stationary - matmul(matmul(over_horizon, stationary), over_horizon.T))
 
 
@@ -31,7 +35,15 @@ def process_noise(transition: Array, stationary: Array) -> Array:
 
 
 def residual_noise(x: Array, y: Array, transition: Array) -> Array:
-    """The covariance of what a step misses, ``y - A x`` less its mean. ``x, y: [..., size]`` -> ``[size, size]``."""
+    """The covariance of what a step misses, ``y - A x`` less its mean. ``x, y: [..., size]`` -> ``[size, size]``.
+
+    Raises:
+        UsageError: for sizes that do not fit.
+    """
+    _check_square("a step", transition)
+    if jnp.shape(x) != jnp.shape(y) or jnp.shape(x)[-1:] != jnp.shape(transition)[:1]:
+        shapes = (jnp.shape(part) for part in (x, y, transition))
+        raise UsageError("x and y are [..., size] for a step [size, size], got {}, {}, {}".format(*shapes))
     missed = (y - matmul(x, transition.T)).reshape(-1, y.shape[-1])
     missed = missed - jnp.mean(missed, 0)
     return matmul(missed.T, missed) / len(missed)
@@ -43,11 +55,8 @@ def propagate(transition: Array, noise: Array, initial: Array, horizon: int) -> 
     Raises:
         UsageError: for a horizon below 1 or sizes that do not fit.
     """
-    if horizon < 1:
-        raise UsageError(f"propagation needs a horizon of at least 1, got {horizon}")
-    shapes = [jnp.shape(matrix) for matrix in (transition, noise, initial)]
-    if len(set(shapes)) != 1 or len(shapes[0]) != 2 or shapes[0][0] != shapes[0][1]:
-        raise UsageError(f"transition, noise and initial covariance are square and of one size, got {shapes}")
+    horizon = positive_int(horizon, "the horizon of propagate")
+    _check_square("transition, noise and initial covariance", transition, noise, initial)
 
     def step(covariance: Array, _: None) -> tuple[Array, Array]:
         moved = _symmetric(matmul(matmul(transition, covariance), transition.T) + noise)
@@ -67,10 +76,13 @@ def sample(mean: Array, covariance: Array, count: int, key: Key) -> Array:
     """Draws of a Gaussian that may be singular, ``[count, size]``, by the symmetric root of its positive part.
 
     Raises:
-        UsageError: for fewer than one draw.
+        UsageError: for fewer than one draw, sizes that do not fit, or an untyped key.
     """
-    if count < 1:
-        raise UsageError(f"an ensemble needs at least 1 member, got {count}")
+    check_key(key)
+    count = positive_int(count, "members of an ensemble")
+    _check_square("a covariance", covariance)
+    if jnp.shape(mean) != jnp.shape(covariance)[:1]:
+        raise UsageError(f"a mean beside a covariance {jnp.shape(covariance)} is one row, got {jnp.shape(mean)}")
     values, vectors = jnp.linalg.eigh(_symmetric(covariance))
     root = vectors * jnp.sqrt(jnp.maximum(values, 0.0))
     noise = jax.random.normal(key, (count, mean.shape[-1]), mean.dtype)
@@ -95,9 +107,15 @@ def analog_weights(u: Array, bank: Array, singular_values: Array, steps: Array |
 
 def resample(weights: Array, count: int, key: Key) -> Array:
     """Indices of ``count`` members of a bank drawn with replacement in proportion to their weights. int32 ``[count]``."""
-    if count < 1:
-        raise UsageError(f"an ensemble needs at least 1 member, got {count}")
+    check_key(key)
+    count = positive_int(count, "members of an ensemble")
     return jax.random.choice(key, len(weights), (count,), p=weights).astype(jnp.int32)
+
+
+def _check_square(what: str, *matrices: Array) -> None:
+    shapes = [jnp.shape(matrix) for matrix in matrices]
+    if len(set(shapes)) != 1 or len(shapes[0]) != 2 or shapes[0][0] != shapes[0][1]:
+        raise UsageError(f"{what}: square and of one size, got {', '.join(map(str, shapes))}")
 
 
 def _symmetric(matrix: Array) -> Array:

@@ -16,12 +16,13 @@ kept on the safe side by a margin of ``2e-6`` a step where it could add up.
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from jaxrl.checks import check_shapes, int_from, positive_int
 from jaxrl.errors import UsageError, unknown
 from jaxrl.koopman import parametrisations as forms
 from jaxrl.koopman.parametrisations import apply_blocks, apply_complex, apply_matrix, matmul
@@ -67,19 +68,23 @@ def assemble(
 ) -> Operator:
     """An :class:`Operator` from its parts; ``step`` and ``matrix`` follow from them.
 
+    The operator's functions refuse parameters whose leaves have other names or shapes than those that ``init`` makes.
+
     Args:
         drive: needed where ``control_size`` is not 0.
     Raises:
         UsageError: for sizes that do not fit, or control without ``drive``.
     """
-    if size < 1 or control_size < 0:
-        raise UsageError(f"{name} needs size >= 1 and control_size >= 0, got {size} and {control_size}")
+    size = positive_int(size, f"the size of {name}")
+    control_size = int_from(control_size, f"the control size of {name}", 0)
     if control_size and drive is None:
         raise UsageError(
             f"{name} has {control_size} controls but no drive; pass drive=(params, control) -> [..., size]"
         )
-    refuse = partial(_no_drive, name)
-    parts = (name, size, control_size, transition, apply, drive or refuse)
+    shapes = cache(lambda: jax.eval_shape(init, jax.random.key(0)))
+    transition = partial(_checked, name, shapes, transition)
+    drive = partial(_checked, name, shapes, drive) if drive else partial(_no_drive, name)
+    parts = (name, size, control_size, transition, apply, drive)
     return Operator(
         name,
         size,
@@ -90,7 +95,7 @@ def assemble(
         partial(_matrix, *parts[1:]),
         transition,
         apply,
-        drive or refuse,
+        drive,
         compose,
         diagonal,
     )
@@ -200,8 +205,7 @@ def power(operator: Operator, transition: PyTree, n: int) -> PyTree:
     Raises:
         UsageError: for ``n < 1``, or an operator without products.
     """
-    if n < 1:
-        raise UsageError(f"power needs n >= 1, got {n}; no step at all is the identity")
+    n = positive_int(n, "n of power")
     if operator.compose is None:
         raise UsageError(f"{operator.name} cannot multiply itself; use densify(operator)")
     result = None
@@ -249,6 +253,11 @@ def _no_drive(name: str, params: PyTree, control: Array) -> Array:
 def _checked_init(init: Callable[[Key], PyTree], key: Key) -> PyTree:
     check_key(key)
     return init(key)
+
+
+def _checked(name: str, shapes: Callable[[], PyTree], function: Callable, params: PyTree, *rest: Array) -> PyTree:
+    check_shapes(name, shapes(), params)
+    return function(params, *rest)
 
 
 def _with_control(name, size, control_size, init, transition, apply, compose, drive=None, **options) -> Operator:

@@ -32,24 +32,49 @@ def norm_bound(matrix: Array, squarings: int = 8) -> Array:
     but at 0, where it is 0 with gradient 0. Derived here from ``||X||_2^n <= ||X^n||_F <= sqrt(size) ||X||_2^n`` for
     symmetric ``X``.
     """
-    largest = jnp.max(jnp.abs(matrix))
-    # Divided twice by a square root: the reciprocal of a large entry would be subnormal and flushed to 0.
-    root = jnp.sqrt(jnp.where(largest > 0, largest, 1.0))
-    unit = matrix / root / root
+    unit, largest = with_unit_entries(matrix)
+    return _unit_norm_bound(unit, largest, squarings) * largest
+
+
+def with_unit_entries(tree: PyTree) -> tuple[PyTree, Array]:
+    """A pytree of arrays over the largest absolute entry of all, and that entry; zeros stay zeros.
+
+    Bounds and quotients of what comes out neither overflow nor vanish, however large the entries were.
+    """
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(tree)]))
+    # A compiler may multiply by the reciprocal, which of the largest numbers is subnormal and flushed to 0.
+    down = jnp.where(largest > 1.0, 1.0 / 16.0, 1.0)
+    by = jnp.where(largest > 0, largest * down, 1.0)
+    return jax.tree.map(lambda leaf: leaf * down / by, tree), largest
+
+
+def shrunk(tree: PyTree, unit: PyTree, largest: Array, bound: Array, limit: float) -> PyTree:
+    """``tree`` where ``bound * largest`` is at most ``limit``, else ``unit * limit / bound``, its own multiple within it.
+
+    Args:
+        unit, largest: of :func:`with_unit_entries`.
+        bound: of ``unit``.
+    """
+    # The product could overflow, and the quotient is infinite where nothing is too large.
+    too_large = bound > limit / largest
+    scale = limit / jnp.where(bound > 0, bound, 1.0)
+    return jax.tree.map(lambda leaf, part: jnp.where(too_large, part * scale, leaf), tree, unit)
+
+
+def _unit_norm_bound(unit: Array, largest: Array, squarings: int = 8) -> Array:
     gram = matmul(unit.T, unit)
-    log_norm = jnp.zeros((), matrix.dtype)
+    log_norm = jnp.zeros((), unit.dtype)
     for i in range(squarings + 1):
         gram = matmul(gram, gram) if i else gram
         size = jnp.sqrt(jnp.sum(jnp.where(largest > 0, gram, 1.0) ** 2))
         gram, log_norm = gram / size, log_norm + jnp.log(size) / 2 ** (i + 1)
-    return jnp.where(largest > 0, jnp.exp(log_norm) * largest, 0.0)
+    return jnp.where(largest > 0, jnp.exp(log_norm), 0.0)
 
 
 def shrink_to_norm(matrix: Array, radius: float) -> Array:
     """The matrix itself where its norm bound is at most ``radius``, else divided by the excess."""
-    limit = radius * (1.0 - MARGIN)
-    bound = norm_bound(matrix)
-    return jnp.where(bound > limit, _divide(matrix, bound) * limit, matrix)
+    unit, largest = with_unit_entries(matrix)
+    return shrunk(matrix, unit, largest, _unit_norm_bound(unit, largest), radius * (1.0 - MARGIN))
 
 
 def skew_part(matrix: Array) -> Array:
@@ -198,8 +223,3 @@ def apply_complex(modes: Array, latent: Array) -> Array:
 def _rate(nu: Array) -> Array:
     # The margin keeps the modulus below 1 after rounding, however slow the mode, without a gradient that vanishes.
     return jnp.exp(jnp.minimum(nu, LARGEST_LOG_RATE)) + MARGIN
-
-
-def _divide(matrix: Array, by: Array) -> Array:
-    root = jnp.sqrt(jnp.where(by > 0, by, 1.0))
-    return matrix / root / root

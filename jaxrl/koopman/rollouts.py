@@ -21,6 +21,7 @@ from typing import TypeAlias
 import jax
 import jax.numpy as jnp
 
+from jaxrl.checks import positive_int
 from jaxrl.errors import UsageError, unknown
 from jaxrl.koopman.operators import Operator, check_sizes, densify
 from jaxrl.koopman.parametrisations import as_complex, as_pairs, matmul
@@ -125,8 +126,7 @@ def check_rollout(operator: Operator, latent: Array, controls: Array | None, hor
     Raises:
         UsageError: names the value and what would fit.
     """
-    if not isinstance(horizon, int) or isinstance(horizon, bool) or horizon < 1:
-        raise UsageError(f"a rollout needs a horizon of at least 1, as a Python integer, got {horizon!r}")
+    positive_int(horizon, "the horizon of a rollout")
     if jnp.ndim(latent) != 1:
         raise UsageError(f"a rollout starts from one latent [{operator.size}], got {jnp.shape(latent)}; vmap over it")
     check_sizes(operator.name, operator.size, operator.control_size, latent, controls)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from jaxrl.checks import check_finite
 from jaxrl.errors import UsageError
 from jaxrl.koopman.operators import Operator
 from jaxrl.types import PyTree
@@ -41,8 +42,10 @@ def spectrum(matrix: ArrayLike, step: float = 1.0) -> Spectrum:
         matrix: ``[size, size]``.
         step: time between snapshots, for rates and frequencies.
     Raises:
-        UsageError: for a matrix that is not square or finite, or a step that is not positive.
+        UsageError: for a matrix that is not real, square and finite, or a step that is not positive.
     """
+    if np.iscomplexobj(matrix):
+        raise UsageError("a spectrum needs a real matrix, got a complex one; take it of the real form, with pairs")
     a = np.asarray(matrix, np.float64)
     if a.ndim != 2 or a.shape[0] != a.shape[1] or not np.all(np.isfinite(a)):
         raise UsageError(f"a spectrum needs a finite square matrix, got shape {a.shape}")
@@ -95,8 +98,9 @@ def conditioning(latents: ArrayLike, centre: bool = True, tolerance: float | Non
         latents: ``[..., size]``.
         tolerance: what counts as 0, over the largest; the rounding of the latents' precision times the size by default.
     Raises:
-        UsageError: for fewer than 2 latents.
+        UsageError: for fewer than 2 latents, or such as are not finite.
     """
+    check_finite("a batch of latents", latents)
     given = np.asarray(latents)
     rows = given.reshape(-1, given.shape[-1]).astype(np.float64)
     if len(rows) < 2:

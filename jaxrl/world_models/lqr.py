@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.checks import check_finite, positive_int
 from jaxrl.errors import UsageError
 from jaxrl.koopman.parametrisations import matmul
 from jaxrl.types import Array
@@ -50,8 +51,7 @@ def finite_horizon(a: Array, b: Array, q: Array, r: Array, horizon: int, final: 
         UsageError: for a horizon below 1, sizes that do not fit, or costs that are none.
     """
     check_problem(a, b, q, r, final)
-    if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
-        raise UsageError(f"a regulator needs a horizon of at least 1, as a Python integer, got {horizon!r}")
+    horizon = positive_int(horizon, "the horizon of a regulator")
     last = jnp.asarray(q if final is None else final)
 
     def back(cost: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
@@ -76,11 +76,11 @@ def infinite_horizon(
     ``-K x - (R + B^T P B)^-1 B^T (P d + p)`` with ``p = (I - F^T)^-1 F^T P d``, ``F = A - B K``. Derived here.
 
     Raises:
-        UsageError: for sizes that do not fit, costs that are none, or no doubling at all.
+        UsageError: for sizes that do not fit, costs that are none, no doubling at all, and (where values are known) a pair
+            that cannot be stabilised, whose cost has no limit.
     """
     check_problem(a, b, q, r)
-    if doublings < 1:
-        raise UsageError(f"a stationary gain needs at least 1 doubling, got {doublings}; {DOUBLINGS} always suffice")
+    doublings = positive_int(doublings, "doublings")
     a, b, q, r = (jnp.asarray(x) for x in (a, b, q, r))
     one = jnp.eye(len(a), dtype=a.dtype)
 
@@ -97,6 +97,11 @@ def infinite_horizon(
     polish = lambda cost, _: (riccati_step(a, b, q, r, cost)[1], None)
     cost, _ = jax.lax.scan(polish, cost, None, POLISHING)
     gain, _ = riccati_step(a, b, q, r, cost)
+    if not isinstance(gain, jax.core.Tracer) and not bool(jnp.isfinite(gain).all() & jnp.isfinite(cost).all()):
+        raise UsageError(
+            f"the cost over 2^{doublings} steps is not finite: some direction of A grows that B cannot reach; add the "
+            "control that reaches it, or use a finite horizon"
+        )
     if drift is None:
         return Regulator(gain, jnp.zeros(b.shape[1], a.dtype), cost)
     if jnp.shape(drift) != (len(a),):
@@ -120,8 +125,8 @@ def check_problem(a: Array, b: Array, q: Array, r: Array, final: Array | None = 
     """Refuse a problem that is none.
 
     Raises:
-        UsageError: for sizes that do not fit, ``q`` or ``r`` that is not symmetric, ``q`` with a negative eigenvalue and
-            ``r`` with one that is not positive.
+        UsageError: for sizes that do not fit, numbers that are not finite, ``q`` or ``r`` that is not symmetric, ``q``
+            with a negative eigenvalue and ``r`` with one that is not positive.
     """
     if jnp.ndim(a) != 2 or jnp.shape(a)[0] != jnp.shape(a)[1]:
         raise UsageError(f"A is square, got shape {jnp.shape(a)}")
@@ -129,6 +134,8 @@ def check_problem(a: Array, b: Array, q: Array, r: Array, final: Array | None = 
     if jnp.ndim(b) != 2 or jnp.shape(b)[0] != size or jnp.shape(b)[1] < 1:
         raise UsageError(f"B has shape ({size}, controls) beside A of {jnp.shape(a)}, got {jnp.shape(b)}")
     controls = jnp.shape(b)[1]
+    check_finite("A", a)
+    check_finite("B", b)
     wanted = {"Q": (q, size), "R": (r, controls)} | ({} if final is None else {"the final cost": (final, size)})
     for name, (matrix, width) in wanted.items():
         if jnp.shape(matrix) != (width, width):
@@ -138,8 +145,7 @@ def check_problem(a: Array, b: Array, q: Array, r: Array, final: Array | None = 
 
 
 def _check_cost(name: str, matrix: np.ndarray, strict: bool) -> None:
-    if not np.isfinite(matrix).all():
-        raise UsageError(f"{name} holds numbers that are not finite")
+    check_finite(name, matrix)
     scale = np.max(np.abs(matrix), initial=0.0)
     if np.max(np.abs(matrix - matrix.T)) > SYMMETRY * scale:
         raise UsageError(f"{name} is not symmetric; use ({name} + {name}^T) / 2")

@@ -175,6 +175,8 @@ def test_every_system_is_found_by_name_and_runs(name, key_reuse_checked):
         (lambda: dynamics.make("ringg"), "ring"),
         (lambda: dynamics.make("ring", size=3), "takes no 'size'"),
         (lambda: dynamics.ring(points=63), "even"),
+        (lambda: dynamics.ring(points=0), "nearest that works is 4"),
+        (lambda: dynamics.ring(points=7), "8 works"),
         (lambda: dynamics.ring(modes=32), "resolve 31"),
         (lambda: dynamics.lorenz96(variables=3), "at least 4"),
         (lambda: dynamics.lorenz96(dt=0.03), "not a multiple"),
@@ -185,7 +187,7 @@ def test_every_system_is_found_by_name_and_runs(name, key_reuse_checked):
         (lambda: dynamics.linear(np.ones((2, 3))), "square"),
         (lambda: dynamics.linear([[np.nan]]), "finite"),
         (lambda: dynamics.trajectory(dynamics.ring(), jax.random.key(0), 0), "at least 1"),
-        (lambda: dynamics.trajectory(dynamics.ring(), jax.random.key(0), 3, burn_in=-1), "at least 1"),
+        (lambda: dynamics.trajectory(dynamics.ring(), jax.random.key(0), 3, burn_in=-1), "at least 0"),
         (lambda: dynamics.trajectory(dynamics.ring(), jax.random.PRNGKey(0), 3), "typed key"),
     ],
 )

@@ -65,9 +65,12 @@ def test_keys_and_what_cannot_work(key_reuse_checked):
     params = stacked.init(jax.random.key(0))
     assert stacked.features(params, jnp.ones((4, 2))).shape == (4, 9)
     for call, said in [
-        (lambda: dictionaries.polynomial(0, 2), "dim >= 1"),
-        (lambda: dictionaries.fourier(2, 3, bandwidth=0.0), "bandwidth > 0"),
-        (lambda: dictionaries.encoder(2, 0), "size >= 1"),
+        (lambda: dictionaries.polynomial(0, 2), "dim of polynomials must be at least 1"),
+        (lambda: dictionaries.fourier(2, 3, bandwidth=0.0), "bandwidth above 0"),
+        (lambda: dictionaries.encoder(2, 0), "size of an encoder"),
+        (lambda: dictionaries.fourier(2, 3).init(jax.random.PRNGKey(0)), "typed key"),
+        (lambda: dictionaries.encoder(2, 3).init(jax.random.PRNGKey(0)), "typed key"),
+        (lambda: stacked.init(jax.random.PRNGKey(0)), "typed key"),
         (lambda: dictionaries.stack(), "none"),
         (lambda: dictionaries.stack(dictionaries.identity(2), dictionaries.identity(3)), r"\[2, 3\]"),
         (lambda: stacked.features(params, jnp.ones((4, 3))), "2 numbers"),

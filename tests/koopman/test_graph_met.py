@@ -32,6 +32,13 @@ def made(**changes):
     return model._replace(rollout=jax.jit(model.rollout, static_argnums=2), **fast), params
 
 
+def ensemble(steps=2, members=3, nodes=12):
+    """Of a small model, with a climate of as many nodes as asked."""
+    model, params = made()
+    climate = training.latent_climate(jax.random.normal(jax.random.key(1), (8, nodes, 4)), 3)
+    return training.ensemble(model, params, climate, fields(), steps, members, jax.random.key(2))
+
+
 def test_a_layer_of_messages_equals_a_loop_over_edges():
     edges = layers.edges_of(mesh.icosahedral_mesh(0))
     layer = layers.MessagePassing(edges, width=3, hidden=5, layer_norm=False)
@@ -218,6 +225,30 @@ def test_the_climate_of_latents_by_numpy():
         (lambda: graphmet.make(config(layers=0), RING), "layers must be at least 1"),
         (lambda: graphmet.make(config(processor="skew", substeps=0), RING), "substeps"),
         (lambda: training.loss(graphmet.make(SMALL, RING), {}, fields(6, 1), AREA), ">= 2, 12"),
+        (lambda: graphmet.make(config(width=2.5), RING), "width must be a whole number"),
+        (lambda: made()[0].rollout(made()[1], fields(), 0), "steps of a rollout must be at least 1"),
+        (
+            lambda: made(processor="message_passing")[0].rollout(made(processor="message_passing")[1], fields(), -1),
+            "-1",
+        ),
+        (lambda: graphmet.make(SMALL, RING).rollout(made()[1], jnp.ones((11, 1)), 2), "12 points, 1 channels"),
+        (lambda: graphmet.make(SMALL, RING).encode(made()[1], jnp.ones((12, 2))), "12 points, 1 channels"),
+        (lambda: training.loss(made()[0], made()[1], fields(6, 2), jnp.ones(1)), r"one weight a point, \(12,\)"),
+        (
+            lambda: training.fit(
+                made()[0],
+                training.Fit(1, 1),
+                training.PUBLISHED,
+                made()[1],
+                fields(2, 3) * jnp.nan,
+                AREA,
+                jax.random.key(0),
+            ),
+            "data holds nan",
+        ),
+        (lambda: ensemble(steps=0), "steps of a rollout"),
+        (lambda: ensemble(members=1), "at least 2"),
+        (lambda: ensemble(nodes=6), "latents of 24 numbers, the model's have 48"),
         (lambda: training.latent_climate(jnp.ones((4, 12, 1)), 4), "below 4"),
         (
             lambda: training.ensemble(

@@ -125,11 +125,13 @@ def test_the_depth_of_the_parallel_ways_is_logarithmic():
 def test_what_cannot_work_is_refused():
     operator = operators.diagonal(4, 2)
     params, latent = operator.init(jax.random.key(0)), jnp.ones(4)
-    large = operators.assemble("graph", 5000, None, lambda p: p, lambda t, z: z)
+    large = operators.assemble("graph", 5000, lambda key: {}, lambda p: p, lambda t, z: z)
     for rollout in rollouts.ROLLOUTS.values():
         for args, said in [
             ((operator, params, latent, None, 0), "at least 1"),
-            ((operator, params, latent, None, 2.0), "at least 1"),
+            ((operator, params, latent, None, 2.0), "whole number"),
+            ((operator, params, latent, None, True), "at least 1"),
+            ((operator, operators.diagonal(6, 2).init(jax.random.key(0)), latent, None, 2), r"of shape \(4, 2\)"),
             ((operator, params, latent[None], None, 2), "vmap"),
             ((operator, params, jnp.ones(6), None, 2), "size 4"),
             ((operator, params, latent, jnp.ones((2, 3)), 2), "size 2"),
@@ -138,6 +140,7 @@ def test_what_cannot_work_is_refused():
         ]:
             with pytest.raises(UsageError, match=said):
                 rollout(*args)
+        assert rollout(operator, params, latent, None, np.int64(2)).shape == (2, 4)
     with pytest.raises(UsageError, match="use scan"):
         rollouts.associative(large, {}, jnp.ones(5000), None, 3)
     with pytest.raises(UsageError, match="did you mean 'scan'"):

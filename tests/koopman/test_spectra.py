@@ -66,7 +66,9 @@ def test_what_cannot_work_is_refused():
         (lambda: spectra.spectrum(np.ones((2, 3))), "square"),
         (lambda: spectra.spectrum([[np.nan]]), "finite"),
         (lambda: spectra.spectrum([[1.0]], step=0.0), "positive"),
+        (lambda: spectra.spectrum([[1j]]), "real matrix"),
         (lambda: spectra.conditioning(np.ones((1, 3))), "at least 2"),
+        (lambda: spectra.conditioning(np.array([[1.0, 2.0], [np.nan, 0.0]])), r"nan at \[1, 0\]"),
         (lambda: spectral_figures.plot_modes(np.ones((3, 2)), np.ones(3)), "one an eigenvalue"),
     ]:
         with pytest.raises(UsageError, match=said):

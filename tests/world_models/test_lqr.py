@@ -83,13 +83,15 @@ def test_batches_and_stabilises_an_unstable_pair():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"horizon": 0}, "horizon of at least 1, as a Python integer, got 0"),
+        ({"horizon": 0}, "horizon of a regulator must be at least 1, got 0"),
         ({"a": jnp.ones((2, 3))}, "A is square"),
         ({"b": jnp.ones((2, 1))}, "B has shape"),
         ({"q": jnp.eye(2)}, "Q has shape"),
         ({"q": jnp.array([[1.0, 1.0, 0], [0, 1, 0], [0, 0, 1]])}, "Q is not symmetric"),
         ({"q": -jnp.eye(3)}, "negative eigenvalue"),
-        ({"q": jnp.full((3, 3), jnp.nan)}, "not finite"),
+        ({"q": jnp.full((3, 3), jnp.nan)}, "Q holds nan"),
+        ({"a": jnp.eye(3) * jnp.nan}, "A holds nan"),
+        ({"b": jnp.full((3, 1), jnp.inf)}, "B holds inf"),
         ({"r": jnp.zeros((1, 1))}, "R is not positive definite"),
         ({"r": -jnp.ones((1, 1))}, "R is not positive definite"),
         ({"final": jnp.eye(2)}, "final cost has shape"),
@@ -99,6 +101,14 @@ def test_refusals(change, words):
     given = {"a": jnp.eye(3), "b": jnp.ones((3, 1)), "q": jnp.eye(3), "r": jnp.ones((1, 1)), "horizon": 3} | change
     with pytest.raises(UsageError, match=words):
         lqr.finite_horizon(**given)
+
+
+def test_what_no_control_reaches_has_no_stationary_regulator():
+    """A mode that doubles a step beside the one that is controlled."""
+    a, b = jnp.diag(jnp.array([0.5, 2.0])), jnp.array([[1.0], [0.0]])
+    with pytest.raises(UsageError, match="B cannot reach"):
+        lqr.infinite_horizon(a, b, jnp.eye(2), jnp.eye(1))
+    assert jnp.isfinite(lqr.finite_horizon(a, b, jnp.eye(2), jnp.eye(1), 5).feedback).all()
 
 
 def test_a_drift_of_the_wrong_size_is_refused():

@@ -140,7 +140,7 @@ def test_refusals(model):
     deep = koopman_model.make(koopman_model.Config(latent_size=4, decoder_sizes=(4,)), 3, 1)
     gru = baselines.make(baselines.Config(latent_size=4), 3, 1)
     cases = [
-        (lambda: planning.condense(a, b, q, r, 0), "horizon of at least 1"),
+        (lambda: planning.condense(a, b, q, r, 0), "horizon of a rollout must be at least 1"),
         (lambda: planning.condense(a, b, q, jnp.zeros((2, 2)), 3), "R is not positive definite"),
         (lambda: planning.condense(a, b[:2], q, r, 3), "B has shape"),
         (lambda: planning.condense(a, b, jnp.triu(q), r, 3), "Q is not symmetric"),

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.checks import positive_int
 from jaxrl.errors import UsageError, unknown
 from jaxrl.koopman.graph import operators
 from jaxrl.koopman.graph.layers import Edges, MessagePassing, TwoLayer, edges_of, init_params
@@ -212,8 +213,7 @@ def check(config: GraphMetConfig, graph: Graph, maps: GridMaps | None) -> None:
     if config.processor not in get_args(Processor):
         raise unknown("processor", config.processor, get_args(Processor))
     for name in ("channels", "width", "hidden", "latent", "layers", "substeps"):
-        if getattr(config, name) < 1:
-            raise UsageError(f"{name} must be at least 1, got {getattr(config, name)}")
+        positive_int(getattr(config, name), name)
     if maps is not None:
         ends = (maps.to_mesh.receiver_count, maps.to_grid.sender_count)
         if ends != (graph.nodes, graph.nodes):
@@ -264,6 +264,9 @@ def _init_ends(encoder, decoder, points: int, nodes: int, key: Key) -> PyTree:
 
 
 def _encode(encoder, params: PyTree, field: Array) -> Array:
+    wanted = (len(encoder.coordinates), encoder.config.channels)
+    if jnp.shape(field)[-2:] != wanted:
+        raise UsageError(f"a field here is [..., {wanted[0]} points, {wanted[1]} channels], got {jnp.shape(field)}")
     return encoder.apply(params["encoder"], field)
 
 
@@ -273,6 +276,7 @@ def _decode(decoder, params: PyTree, latent: Array) -> Array:
 
 def linear_latents(operator: Operator, params: PyTree, latent: Array, steps: int) -> Array:
     """``K z, K² z, …``: ``[..., nodes, width] -> [steps, ..., nodes, width]``; the transition is made once."""
+    steps = positive_int(steps, "steps of a rollout")
     transition = operator.transition(params["operator"])
     flat = latent.reshape(*latent.shape[:-2], -1)
 
@@ -294,6 +298,7 @@ def _passing_latents(encoder, messages, params: PyTree, field: Array) -> Array:
 
 def _passing_rollout(parts, params: PyTree, field: Array, steps: int) -> Array:
     encoder, messages, decoder = parts
+    steps = positive_int(steps, "steps of a rollout")
 
     def step(current: Array, _: None) -> tuple[Array, Array]:
         moved = current + _decode(decoder, params, _passing_latents(encoder, messages, params, current))

@@ -192,9 +192,8 @@ def _as_given(params: PyTree) -> PyTree:
 
 
 def _within(graph: Graph, radius: float, params: PyTree) -> PyTree:
-    limit = radius * (1.0 - forms.MARGIN)
-    scale = limit / jnp.maximum(schur_bound(graph, params), limit)
-    return jax.tree.map(lambda x: x * scale, params)
+    unit, largest = forms.with_unit_entries(params)
+    return forms.shrunk(params, unit, largest, schur_bound(graph, unit), radius * (1.0 - forms.MARGIN))
 
 
 def _skew_transition(graph: Graph, substeps: int, params: PyTree) -> PyTree:

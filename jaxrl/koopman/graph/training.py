@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from jaxrl.checks import check_finite, int_from, positive_int
 from jaxrl.errors import UsageError
 from jaxrl.koopman import gaussian, objectives
 from jaxrl.koopman.graph.graphmet import Forecaster, linear_latents
-from jaxrl.types import Array, Key, Metrics, PyTree
+from jaxrl.types import Array, Key, Metrics, PyTree, check_key
 
 
 class LossWeights(NamedTuple):
@@ -44,10 +45,12 @@ def loss(
         windows: ``[batch, W + 1, points, channels]``, standardised.
         area: ``[points]``, weights of the squared error that sum to 1.
     Raises:
-        UsageError: for windows of fewer than two samples or another shape.
+        UsageError: for windows of fewer than two samples or another shape, or area of one that does not fit.
     """
     if windows.ndim != 4 or windows.shape[1] < 2 or windows.shape[2] != model.points:
         raise UsageError(f"windows are [batch, >= 2, {model.points}, channels], got shape {windows.shape}")
+    if jnp.shape(area) != (model.points,):
+        raise UsageError(f"area has one weight a point, ({model.points},), got shape {jnp.shape(area)}")
     fields = jnp.moveaxis(windows, 1, 0)
     terms = _passing_terms(model, params, fields, area)
     if model.operator is not None:
@@ -135,12 +138,13 @@ def fit(
     Returns:
         The parameters, and the metrics of every update, ``[updates]`` each.
     Raises:
-        UsageError: for trajectories shorter than a window, or no updates.
+        UsageError: for trajectories shorter than a window, no updates, or (where values are known) data with NaN.
     """
-    if settings.updates < 1 or settings.batch < 1 or settings.window < 1:
-        raise UsageError(f"updates, batch and window must be at least 1, got {settings[:3]}")
+    for name in ("updates", "batch", "window"):
+        positive_int(getattr(settings, name), name)
     if data.ndim != 4 or data.shape[1] <= settings.window:
         raise UsageError(f"windows of {settings.window} steps need longer data [trajectories, time, points, channels]")
+    check_finite("data", data)
     rule = optimiser(settings)
     update = partial(_update, model, settings, weights, rule, data, area)
     carried, metrics = jax.lax.scan(update, (params, rule.init(params)), jax.random.split(key, settings.updates))
@@ -197,12 +201,16 @@ def ensemble(
     by itself, so that members are not trajectories. Derived here; no diffusion and no repeated model runs.
 
     Raises:
-        UsageError: for a model without a linear step, or fewer than two members.
+        UsageError: for a model without a linear step, fewer than two members, no step, or the climate of another model.
     """
     if model.operator is None:
         raise UsageError(f"{model.name} has no linear step, whose spread could be had in closed form")
-    if members < 2:
-        raise UsageError(f"an ensemble needs at least 2 members, got {members}")
+    int_from(members, "members of an ensemble", 2)
+    if len(climate.mean) != model.operator.size:
+        raise UsageError(
+            f"this climate is of latents of {len(climate.mean)} numbers, the model's have {model.operator.size}"
+        )
+    check_key(key)
     start = model.latents(params, field)
     nodes = start.shape[-2:]
     mean = linear_latents(model.operator, params, start, steps)
