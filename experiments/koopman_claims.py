@@ -12,7 +12,9 @@ from experiments import studies
 from experiments.koopman_problems import Problem, Sizes
 from jaxrl.analysis import figures
 from jaxrl.analysis.claims import Claim
+from jaxrl.analysis.statistics import interval
 from jaxrl.analysis.tables import markdown_table
+from jaxrl.analysis.text import describe
 
 SHALLOW = "message_passing_2"
 
@@ -25,11 +27,14 @@ class Scores:
         self.deep = f"message_passing_{max(sizes.layers)}"
         self.stable = [model for model in sizes.linear if model != "block"]
 
-    def __call__(self, model: str, metric: str, window: int | None = None, spectral: int | None = None) -> np.ndarray:
+    def __call__(
+        self, model: str, metric: str, window: int | None = None, spectral: int | None = None, noise: float = 0.0
+    ) -> np.ndarray:
         spectral = int(model in self.sizes.linear) if spectral is None else spectral
-        return np.asarray(self.results[f"{model}/{window or self.sizes.window}/{spectral}"][metric], np.float64)
+        variant = f"{window or self.sizes.window}/{spectral}/{noise:g}"
+        return np.asarray(self.results[f"{model}/{variant}"][metric], np.float64)
 
-    def at(self, model: str, metric: str, lead: int, **which: int) -> np.ndarray:
+    def at(self, model: str, metric: str, lead: int, **which: Any) -> np.ndarray:
         return self(model, metric, **which)[:, lead - 1]
 
 
@@ -39,7 +44,7 @@ def claims(problems: Sequence[Problem], sizes: Sizes, results: Mapping[str, Mapp
     for problem in problems:
         scores = Scores(problem, sizes, results[problem.name])
         made += [bounded(scores), *accuracy(scores), *smoothing(scores), *objective(scores), conditioning(scores)]
-        made += [*windows(scores), *ensemble(scores), dirichlet(scores), cost(scores)]
+        made += [*windows(scores), *noise(scores), *ensemble(scores), dirichlet(scores), cost(scores)]
     return made
 
 
@@ -160,6 +165,33 @@ def windows(scores: Scores) -> list[Claim]:
     ]
 
 
+def noise(scores: Scores) -> list[Claim]:
+    """Whether noise on the input of one-step training does what roll-outs, or a linear step, are meant to do."""
+    p, which = scores.problem, {"window": 1, "noise": scores.sizes.noise}
+    noisy = f"{SHALLOW} trained on one step with noise"
+    return [
+        above(
+            scores,
+            "noise_beats_roll_outs",
+            f"RMSE at lead {p.middle} of {SHALLOW} trained on {scores.sizes.window} steps less that of {noisy} is above 0",
+            scores.at(SHALLOW, "rmse", p.middle) - scores.at(SHALLOW, "rmse", p.middle, **which),
+        ),
+        above(
+            scores,
+            "noise_beats_skew",
+            f"RMSE at lead {p.middle} of skew less that of {noisy} is above 0",
+            scores.at("skew", "rmse", p.middle) - scores.at(SHALLOW, "rmse", p.middle, **which),
+        ),
+        above(
+            scores,
+            "noise_keeps_activity",
+            f"activity of {noisy} is nearer to 1 at lead {p.late} than with {scores.sizes.window} steps and none",
+            np.abs(scores.at(SHALLOW, "activity", p.late) - 1.0)
+            - np.abs(scores.at(SHALLOW, "activity", p.late, **which) - 1.0),
+        ),
+    ]
+
+
 def ensemble(scores: Scores) -> list[Claim]:
     middle = scores.problem.middle
     better = scores("skew", "absolute_error") - scores("skew", "crps")
@@ -205,10 +237,18 @@ def write(problems: Sequence[Problem], sizes: Sizes, results: Mapping[str, Mappi
         for name, found in results[problem.name].items():
             if name == "cost":
                 continue
-            model, window, spectral = name.split("/")
-            label = {"problem": problem.name, "model": model, "window": int(window), "spectral": float(spectral)}
+            model, window, *strengths = name.split("/")
+            spectral, noisy = map(float, strengths)
+            label = {
+                "problem": problem.name,
+                "model": model,
+                "window": int(window),
+                "spectral": spectral,
+                "noise": noisy,
+            }
             lines += [label | {"seed": seed} | of_seed(found, seed) for seed in range(sizes.seeds)]
-            row = f"{model}, {window} steps, spectral terms {'on' if float(spectral) else 'off'}"
+            row = f"{model}, {window} steps, spectral terms {'on' if spectral else 'off'}"
+            row += f", noise {noisy:g}" if noisy else ""
             rows[row] = cells_of(problem, found)
         header = [f"RMSE {problem.middle}", f"RMSE {problem.late}"]
         header += [
@@ -230,7 +270,7 @@ def of_seed(found: Mapping[str, Any], seed: int) -> dict[str, Any]:
 def cells_of(problem: Problem, found: Mapping[str, Any]) -> list[str]:
     arrays = {metric: np.asarray(values, np.float64) for metric, values in found.items()}
     told = [arrays[m][:, lead - 1] for m in ("rmse", "activity") for lead in (problem.middle, problem.late)]
-    return [f"{values.mean():.3g} ± {values.std(ddof=0):.2g}" for values in (*told, arrays["high"], arrays["relative"])]
+    return [describe(interval(values, "mean")) for values in (*told, arrays["high"], arrays["relative"])]
 
 
 def draw(problem: Problem, sizes: Sizes, results: Mapping[str, Any], folder: Path) -> None:

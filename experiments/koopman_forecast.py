@@ -14,7 +14,7 @@ architecture, and that one linear step with a spectral objective does not. Probl
 
 Models of equal width: linear steps ``block`` (free, as published but for its start), ``block_norm``, ``skew``, ``diag``;
 message passing of several depths, its change added to the field. Trained on roll-outs of ``window`` steps; three also on
-one step, as published. Linear models have the spectral terms, as published, and message passing has none; ``skew`` and two
+one step, as published, and the shallow message passing on one step from noisy inputs. Linear models have the spectral terms, as published, and message passing has none; ``skew`` and two
 layers of messages are run both ways, on the same seeds and data. Errors of what blows up count as 1,000.
 """
 
@@ -22,7 +22,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,7 @@ from jaxrl.types import Array, PyTree
 
 ABLATED = ("skew", "message_passing_2")
 ONE_STEP = ("block", "skew", "message_passing_2")
+NOISY = "message_passing_2"
 CAP = 1e3
 RECONSTRUCTION, LINEARITY = 1.0, 0.1  # what a linear model needs besides the published terms to be trained on roll-outs
 
@@ -92,7 +93,7 @@ def chosen(asked: Forecast) -> tuple[tuple[Problem, ...], Sizes]:
 
 
 def run_problem(problem: Problem, sizes: Sizes, folder: Path, console: Console) -> dict[str, Any]:
-    """Every model of a problem in all its variants, by name: ``model/window/spectral``; and ``cost``."""
+    """Every model of a problem in all its variants, by name: ``model/window/spectral/noise``; and ``cost``."""
     data = lru_cache(partial(koopman_problems.data_of, problem, sizes))
     results: dict[str, Any] = {}
     for model in (*sizes.linear, *(f"message_passing_{layers}" for layers in sizes.layers)):
@@ -106,14 +107,28 @@ def run_problem(problem: Problem, sizes: Sizes, folder: Path, console: Console) 
     return results
 
 
-def variants(model: str, sizes: Sizes) -> list[tuple[int, float]]:
-    """Training window and weight of the spectral terms: as published (linear models have them), and what is compared."""
+class Variant(NamedTuple):
+    """How a model is trained."""
+
+    window: int
+    spectral: float  # weight of the spectral terms
+    noise: float = 0.0
+
+    @property
+    def key(self) -> str:
+        return f"{self.window}/{self.spectral:g}/{self.noise:g}"
+
+
+def variants(model: str, sizes: Sizes) -> list[Variant]:
+    """As published (linear models have the spectral terms), and what is compared with that."""
     published = float(not model.startswith("message_passing"))
-    made = [(sizes.window, published)]
+    made = [Variant(sizes.window, published)]
     if model in ABLATED:
-        made.append((sizes.window, 1.0 - published))
+        made.append(Variant(sizes.window, 1.0 - published))
     if model in ONE_STEP:
-        made.append((1, published))
+        made.append(Variant(1, published))
+    if model == NOISY:
+        made.append(Variant(1, published, sizes.noise))
     return made
 
 
@@ -137,7 +152,7 @@ def programs(name: str, kind: tuple[str, int], degrees: int, sizes: Sizes):
     model, graph = model_of(name, kind, degrees, sizes), koopman_problems.graph_of(kind)
     settings = training.Fit(sizes.updates, sizes.batch, sizes.window, sizes.learning_rate, sizes.final_rate)
     options = compiler_options(sizes)
-    fit = jax.vmap(partial(fit_one, model, settings, graph.weights), in_axes=(0, 0, 0, None))
+    fit = jax.vmap(partial(fit_one, model, settings, graph.weights), in_axes=(0, 0, 0, 0, None))
     judge = lambda params, test: jax.lax.map(partial(judge_one, model, graph, sizes, test), params)
     return jax.jit(fit, compiler_options=options), jax.jit(judge, compiler_options=options)
 
@@ -147,11 +162,20 @@ def compiler_options(sizes: Sizes) -> dict[str, Any] | None:
     return {"xla_backend_optimization_level": sizes.effort} if jax.default_backend() == "cpu" else None
 
 
-def fit_one(model: Forecaster, settings: training.Fit, area, spectral: Array, leads: Array, seed: Array, data: Array):
+def fit_one(
+    model: Forecaster,
+    settings: training.Fit,
+    area,
+    spectral: Array,
+    noise: Array,
+    leads: Array,
+    seed: Array,
+    data: Array,
+):
     """A run of one seed: the same start and the same batches in every variant."""
     init_key, fit_key = jax.random.split(jax.random.key(seed))
     linear = model.operator is not None
-    weights = LossWeights(spectral, 1e-3, 1.0, RECONSTRUCTION * linear, LINEARITY * linear, leads)
+    weights = LossWeights(spectral, 1e-3, 1.0, RECONSTRUCTION * linear, LINEARITY * linear, leads, noise)
     params, history = training.fit(model, settings, weights, model.init(init_key), data, area, fit_key)
     return params, history["graphmet/physical"]
 
@@ -184,22 +208,22 @@ def judge_one(model: Forecaster, graph, sizes: Sizes, test: Array, params: PyTre
     return found | {"forecast": forecast[-1]}
 
 
-def run_cell(problem: Problem, sizes: Sizes, name: str, of: list[tuple[int, float]], data) -> dict[str, Any]:
-    """Train all seeds of all variants of a model as one program, and judge each. ``"window/spectral"`` -> metrics."""
+def run_cell(problem: Problem, sizes: Sizes, name: str, of: list[Variant], data) -> dict[str, Any]:
+    """Train all seeds of all variants of a model as one program, and judge each. A variant's key -> metrics."""
     train, test = data()
     fit, judge = programs(name, problem.graph, problem.degrees, sizes)
-    spectral = np.repeat([weight for _, weight in of], sizes.seeds).astype(np.float32)
+    spectral, noise = (np.repeat([x[i] for x in of], sizes.seeds).astype(np.float32) for i in (1, 2))
     # Errors of the leads within a variant's window count, with a mean of 1.
-    counts = np.array([[lead < window for lead in range(sizes.window)] for window, _ in of])
+    counts = np.array([[lead < variant.window for lead in range(sizes.window)] for variant in of])
     leads = np.repeat(counts * sizes.window / counts.sum(1, keepdims=True), sizes.seeds, 0).astype(np.float32)
-    params, history = fit(spectral, leads, np.tile(np.arange(sizes.seeds), len(of)), train)
+    params, history = fit(spectral, noise, leads, np.tile(np.arange(sizes.seeds), len(of)), train)
     found = {metric: capped(metric, values) for metric, values in judge(params, test).items()}
     found["history"] = thinned(capped("history", history))
     found["high"] = high_ratio(problem, found.pop("forecast"), np.asarray(test)[:, -1, :, 0])
     if name == "skew":
         scores = ensemble_scores(problem, sizes, params, train, test)
         found |= {metric: capped(metric, values) for metric, values in scores.items()}
-    slices = {f"{window}/{weight:g}": i * sizes.seeds for i, (window, weight) in enumerate(of)}
+    slices = {variant.key: i * sizes.seeds for i, variant in enumerate(of)}
     return {key: {m: x[i : i + sizes.seeds] for m, x in found.items()} for key, i in slices.items()}
 
 

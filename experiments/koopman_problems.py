@@ -38,9 +38,10 @@ class Sizes:
     hidden: int = 16
     latent: int = 16
     linear: tuple[str, ...] = ("block", "block_norm", "skew", "diag")
-    layers: tuple[int, ...] = (2, 8)  # of the message-passing models that are trained
+    layers: tuple[int, ...] = (2, 8, 16)  # of the message-passing models that are trained
     timed_layers: tuple[int, ...] = (2, 8, 16)  # of those whose cost is measured
     window: int = 3
+    noise: float = 0.1  # on the input where one is trained with it, over the standard deviation of the data
     updates: int = 250
     batch: int = 4
     learning_rate: float = 3e-3

@@ -13,6 +13,7 @@ from jaxrl.koopman.graph import graphmet, layers, mesh, operators, training
 RING = mesh.ring_mesh(12, (1, 2))
 SMALL = graphmet.GraphMetConfig(width=8, hidden=8, latent=4, processor="block_norm")
 AREA = RING.weights
+KEY = jax.random.key(5)
 
 
 def config(**changes):
@@ -272,3 +273,21 @@ def test_the_climate_of_latents_by_numpy():
 def test_what_cannot_work_is_refused(make, said):
     with pytest.raises(UsageError, match=said):
         make()
+
+
+def test_noise_is_of_the_input_and_not_of_what_it_is_judged_by():
+    """Of a model that does not move and fields of 0, noise with deviation 2 on the start alone leaves an error of 4."""
+    model = made()[0]._replace(
+        rollout=lambda params, field, steps: jnp.tile(field[None], (steps, 1, 1, 1)), operator=None
+    )
+    run = lambda noise: training.fit(
+        model,
+        training.Fit(50, 8),
+        training.LossWeights(0.0, noise=noise),
+        made()[1],
+        jnp.zeros((2, 3, 12, 1)),
+        AREA,
+        KEY,
+    )[1]["graphmet/physical"].mean()
+    assert run(0.0) == 0.0
+    assert float(run(2.0)) == pytest.approx(4.0, rel=0.05)

@@ -27,6 +27,9 @@ class LossWeights(NamedTuple):
     reconstruction: float | Array = 0.0  # of a linear model: decode(encode(x)) against x; derived here
     linearity: float | Array = 0.0  # of a linear model: K^k encode(x_0) against encode(x_k); derived here
     leads: Array | None = None  # [W], of the steps of a roll-out in L_phys and in linearity; all 1 by default
+    # Not of a term: deviation of normal noise that fit adds to the first sample of a window, against its own errors later on
+    # (Sanchez-Gonzalez et al. 2020)
+    noise: float | Array = 0.0
 
 
 PUBLISHED = LossWeights()
@@ -153,7 +156,10 @@ def fit(
 
 def _update(model, settings: Fit, weights: LossWeights, rule, data: Array, area, carried, key: Key):
     params, state = carried
-    windows = draw_windows(data, settings.batch, settings.window + 1, key)
+    draw_key, noise_key = jax.random.split(key)
+    windows = draw_windows(data, settings.batch, settings.window + 1, draw_key)
+    if not _off(weights.noise):
+        windows = windows.at[:, 0].add(weights.noise * jax.random.normal(noise_key, windows[:, 0].shape, data.dtype))
     slope, metrics = jax.grad(partial(loss, model), has_aux=True)(params, windows, area, weights)
     change, state = rule.update(slope, state, params)
     return (optax.apply_updates(params, change), state), metrics
