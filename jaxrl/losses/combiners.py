@@ -14,6 +14,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl.errors import unknown
 from jaxrl.types import Array, Key, PyTree
@@ -21,6 +22,12 @@ from jaxrl.types import Array, Key, PyTree
 Combiner = Callable[[Array, Key], Array]  # (Gram matrix float32 [K, K], key) -> weights float32 [K]
 
 _TINY = 1e-20
+# Cosines are known to 1e-7 in float32; a ridge of this keeps gradients that cancel solvable, and changes others by as much.
+_SINGULAR = 1e-6
+# A norm below this part of the largest counts as this.
+SMALLEST_NORM = 1e-6
+# Two Newton steps each at weights of the barrier that leave a duality gap of 1e-6 a task.
+_FALLING = 10.0 ** -np.repeat(np.linspace(0.0, 6.0, 13), 2).astype(np.float32)
 
 
 def gram(gradients: PyTree) -> Array:
@@ -69,99 +76,112 @@ def pcgrad(gram: Array, key: Key) -> Array:
     return jnp.mean(jax.vmap(project)(jnp.arange(tasks), jax.random.split(key, tasks)), axis=0)
 
 
-def cagrad(gram: Array, key: Key | None = None, c: float = 0.5, steps: int = 200) -> Array:
+def cagrad(gram: Array, key: Key | None = None, c: float = 0.5) -> Array:
     """Conflict-averse gradient (Liu et al. 2021, equation 5): the direction within a ball about the mean ``g0`` that helps
     the worst task most,
 
         d = (g0 + c |g0| g_w / |g_w|) / (1 + c^2),    w = argmin over the simplex of <g_w, g0> + c |g0| |g_w|
 
-    with ``g_w = sum_k w_k g_k``. At ``c = 0`` it is the mean. The convex problem is solved by mirror descent on the
-    simplex, in units in which the mean squared gradient norm is 1.
+    with ``g_w = sum_k w_k g_k``. At ``c = 0`` it is the mean. The convex problem is solved to the end (:func:`_interior`):
+    in coordinates ``v_k = w_k |g_k|``, which are alike however unlike the norms, the simplex is ``a . v = 1`` with
+    ``a_k = min |g| / |g_k|``. As ``f`` scales with ``v``, minimising ``f + (a . v - 1)^2 / 2`` finds the same ``w``.
     """
     tasks = gram.shape[0]
     if tasks == 1:  # the formula would lengthen it by (1 + c) / (1 + c^2)
         return jnp.ones(1)
-    scaled = gram / jnp.maximum(jnp.mean(jnp.diag(gram)), _TINY)
-    uniform = jnp.full(tasks, 1.0 / tasks)
-    mean_norm = jnp.sqrt(jnp.maximum(uniform @ scaled @ uniform, 0.0))
+    unit, norms = _unit(gram, SMALLEST_NORM)
+    towards_mean = jnp.matmul(unit, norms, precision="highest") / tasks  # <g_k, g0> / |g_k|
+    mean_norm = jnp.sqrt(jnp.maximum(norms @ towards_mean / tasks, 0.0))
+    towards_mean = towards_mean / jnp.maximum(mean_norm, _SINGULAR * jnp.max(norms))
+    small = jnp.min(norms) / norms
 
-    def objective(weights: Array) -> Array:
-        norm = jnp.sqrt(jnp.maximum(weights @ scaled @ weights, 1e-12))
-        return weights @ scaled @ uniform + c * mean_norm * norm
+    def problem(v: Array) -> Array:
+        norm = jnp.sqrt(v @ unit @ v + _SINGULAR * jnp.dot(v, v))
+        return (jnp.dot(towards_mean, v) + c * norm) / (4.0 * (1.0 + c)) + 0.5 * (jnp.dot(small, v) - 1.0) ** 2
 
-    def step(index: Array, logits: Array) -> Array:
-        rate = 5.0 / jnp.sqrt(index + 1.0)
-        return logits - rate * jax.grad(objective)(jax.nn.softmax(logits))
-
-    weights = jax.nn.softmax(jax.lax.fori_loop(0, steps, step, jnp.zeros(tasks)))
-    norm = jnp.sqrt(jnp.maximum(weights @ scaled @ weights, 1e-12))
-    return (uniform + c * mean_norm / norm * weights) / (1.0 + c * c)
+    v = _interior(problem, jnp.ones(tasks), _FALLING)
+    norm = jnp.sqrt(jnp.maximum(v @ unit @ v, _SINGULAR * jnp.dot(v, v)))
+    return (1.0 / tasks + c * mean_norm * v / norms / norm) / (1.0 + c * c)
 
 
 def fairgrad(gram: Array, key: Key | None = None, iterations: int = 20) -> Array:
     """FairGrad with alpha = 1 (Ban & Ji 2024): the weights with ``(G w)_k = 1 / w_k``, proportional fairness.
 
-    They minimise the strictly convex ``w^T G w / 2 - sum log w``, here by projected Newton steps (95 % of the way to the
-    wall ``w = 0`` at most, halved until the objective falls enough). Then ``<d, g_k> = 1 / w_k > 0``: no task is pushed
-    uphill. ``|d|^2 = K`` whatever the gradients are, so the direction is rescaled to the norm of the mean gradient.
-    Norms below a thousandth of the median count as that, or solved tasks would get weights without bound.
+    They minimise the strictly convex ``w^T G w / 2 - sum log w``. In ``v_k = w_k |g_k|`` the matrix of this problem is the
+    gradients' cosines, whatever their norms. Then ``<d, g_k> = 1 / w_k > 0``: no task is pushed uphill. ``|d|^2 = K``
+    whatever the gradients are, so the direction is rescaled to the norm of the mean gradient. Norms below a thousandth of
+    the median count as that, or solved tasks would get weights without bound. Where gradients cancel no direction helps
+    all, and the ridge that makes the problem solvable shortens ``d`` to 0.
     """
     tasks = gram.shape[0]
     if tasks == 1:
         return jnp.ones(1)
     squares = jnp.diag(gram)
     floor = 1e-6 * jnp.maximum(jnp.median(squares), _TINY)
-    floored = gram + jnp.diag(jnp.maximum(floor - squares, 0.0))
-    scale = jnp.mean(jnp.diag(floored))
-    weights = _newton(floored / scale + 1e-8 * jnp.eye(tasks), iterations)
-    direction = jnp.sqrt(jnp.maximum(weights @ gram @ weights, _TINY))
+    unit, norms = _unit(gram + jnp.diag(jnp.maximum(floor - squares, 0.0)), 0.0)
+    problem = lambda v: 0.5 * (v @ unit @ v + _SINGULAR * jnp.dot(v, v))
+    v = _interior(problem, jnp.full(tasks, tasks**-0.5), jnp.ones(iterations))
     mean_norm = jnp.sqrt(jnp.maximum(jnp.sum(gram), 0.0)) / tasks
-    return weights * mean_norm / direction
+    return v / norms * mean_norm / jnp.sqrt(tasks)
 
 
-def _newton(gram: Array, iterations: int) -> Array:
-    """Minimiser over ``w > 0`` of ``w^T G w / 2 - sum log w``."""
-    tasks = gram.shape[0]
+def mgda(gram: Array, key: Key | None = None) -> Array:
+    """Multiple-gradient descent (Désidéri 2012; Sener & Koltun 2018): the shortest vector in the gradients' convex hull.
 
-    def objective(weights: Array) -> Array:
-        return 0.5 * weights @ gram @ weights - jnp.sum(jnp.log(weights))
+    ``w`` minimises ``w^T G w`` over the simplex; in the coordinates of :func:`cagrad` it is, but for its length, the ``v``
+    that minimises ``v^T C v / 2 - a . v`` with ``C`` the cosines.
+    """
+    unit, norms = _unit(gram, SMALLEST_NORM)
+    small = jnp.min(norms) / norms
+    problem = lambda v: 0.5 * (v @ unit @ v + _SINGULAR * jnp.dot(v, v)) - jnp.dot(small, v)
+    weights = _interior(problem, jnp.ones(len(norms)), _FALLING) / norms
+    return weights / jnp.sum(weights)
 
-    def step(_: int, weights: Array) -> Array:
-        # In units of the current weights the Hessian is D G D + I: well conditioned however far apart the weights are.
-        system = weights[:, None] * gram * weights[None, :] + jnp.eye(tasks)
-        slope = weights * (gram @ weights) - 1.0
-        # Conjugate gradients rather than a factorisation, which in a batch can wait for itself on a CPU's threads.
-        relative = -jax.scipy.sparse.linalg.cg(system, slope, tol=1e-6, maxiter=2 * tasks)[0]
+
+def _unit(gram: Array, least: float) -> tuple[Array, Array]:
+    """The gradients' cosines and their norms, of which none counts as less than ``least`` times the largest."""
+    norms = jnp.sqrt(jnp.maximum(jnp.diag(gram), _TINY))
+    norms = jnp.maximum(norms, least * jnp.max(norms))
+    return gram / norms[:, None] / norms, norms
+
+
+def _interior(problem: Callable[[Array], Array], start: Array, barriers: Array) -> Array:
+    """Minimiser over ``v > 0`` of the convex ``problem(v) - barrier sum log v``, one Newton step a barrier. [K]
+
+    Steps go 95 % of the way to the wall ``v = 0`` at most, and are halved until the objective falls enough.
+    """
+
+    def step(v: Array, barrier: Array) -> tuple[Array, None]:
+        objective = lambda v: problem(v) - barrier * jnp.sum(jnp.log(v))
+        # In units of the current weights: well conditioned however far apart they are.
+        curvature = v[:, None] * jax.hessian(problem)(v) * v + barrier * jnp.eye(len(v))
+        slope = v * jax.grad(problem)(v) - barrier
+        relative = -_solve_positive(curvature, slope)
         wall = jnp.min(jnp.where(relative < 0, -1.0 / jnp.minimum(relative, -_TINY), jnp.inf))
         first = jnp.minimum(1.0, 0.95 * wall)
         lengths = first * 0.5 ** jnp.arange(12)
-        values = jax.vmap(lambda length: objective(weights * (1.0 + length * relative)))(lengths)
-        enough = values <= objective(weights) + 1e-4 * lengths * jnp.dot(slope, relative)
+        values = jax.vmap(lambda length: objective(v * (1.0 + length * relative)))(lengths)
+        enough = values <= objective(v) + 1e-4 * lengths * jnp.dot(slope, relative)
         length = jnp.where(jnp.any(enough), lengths[jnp.argmax(enough)], 0.0)
         # Close to the minimum the objective no longer tells steps apart in float32, but Newton's own is right there.
-        length = jnp.where(jnp.max(jnp.abs(slope)) < 1e-2, first, length)
-        return weights * (1.0 + length * relative)
+        length = jnp.where(jnp.max(jnp.abs(slope)) < 1e-2 * barrier, first, length)
+        return v * (1.0 + length * relative), None
 
-    start = 1.0 / (jnp.sqrt(tasks) * jnp.sqrt(jnp.diag(gram)))
-    return jax.lax.fori_loop(0, iterations, step, start)
+    return jax.lax.scan(step, start, barriers)[0]
 
 
-def mgda(gram: Array, key: Key | None = None, steps: int = 200) -> Array:
-    """Multiple-gradient descent (Désidéri 2012; Sener & Koltun 2018): the shortest vector in the gradients' convex hull.
+def _solve_positive(matrix: Array, vector: Array) -> Array:
+    """Solve with a positive definite matrix, by elimination: it needs no pivots.
 
-    ``w`` minimises ``w^T G w`` over the simplex, by Frank and Wolfe's method with exact line search.
+    Not by LAPACK, whose factorisations in a batch can wait for themselves on a CPU's threads.
     """
-    tasks = gram.shape[0]
 
-    def step(_: int, weights: Array) -> Array:
-        slopes = gram @ weights
-        target = jax.nn.one_hot(jnp.argmin(slopes), tasks)
-        difference = target - weights
-        curvature = jnp.maximum(difference @ gram @ difference, _TINY)
-        length = jnp.clip(-(weights @ gram @ difference) / curvature, 0.0, 1.0)
-        return weights + length * difference
+    def eliminate(table: Array, row: Array) -> tuple[Array, None]:
+        pivot = table[row] / table[row, row]
+        return (table - table[:, row, None] * pivot).at[row].set(pivot), None
 
-    return jax.lax.fori_loop(0, steps, step, jnp.full(tasks, 1.0 / tasks))
+    table = jnp.concatenate([matrix, vector[:, None]], 1)
+    return jax.lax.scan(eliminate, table, jnp.arange(len(vector)))[0][:, -1]
 
 
 COMBINERS: dict[str, Combiner] = {"mean": mean, "pcgrad": pcgrad, "cagrad": cagrad, "fairgrad": fairgrad, "mgda": mgda}

@@ -67,16 +67,66 @@ def test_cagrad_helps_the_worst_task_most_within_its_ball(c):
     np.testing.assert_allclose(direction("cagrad", gradients, c=c), best, atol=2e-3)
 
 
-@pytest.mark.parametrize("tasks, spread", [(2, 1), (3, 1e2), (10, 1e3), (50, 1e5)])
-def test_fairgrad_meets_its_optimality_condition(tasks, spread):
-    """(G w)_k w_k is the same for every task, here in float64, whatever the gradients' spread of norms."""
+def stacked(tasks, spread, size=200):
+    """Gradients in float64 whose norms are spread evenly over decades, and their Gram matrix in float32."""
     rng = np.random.default_rng(tasks)
-    gradients = rng.normal(size=(tasks, 200)) * np.logspace(0, np.log10(spread), tasks)[:, None]
-    gram = combiners.gram(jnp.asarray(gradients, jnp.float32))
-    # Norms more than a thousandfold below the median are floored, by design; look at the unfloored problem.
-    weights = np.asarray(combiners._newton(gram / jnp.mean(jnp.diag(gram)) + 1e-8 * jnp.eye(tasks), 20), np.float64)
-    exact = gradients @ gradients.T / np.mean(np.sum(gradients**2, 1)) + 1e-8 * np.eye(tasks)
+    gradients = rng.normal(size=(tasks, size)) * np.logspace(0, np.log10(spread), tasks)[:, None]
+    return gradients, jnp.asarray(gradients @ gradients.T, jnp.float32)
+
+
+SPREADS = [(2, 1), (3, 1e2), (3, 1e4), (10, 1e3), (10, 1e4), (50, 1e4)]
+
+
+@pytest.mark.parametrize("tasks, spread", SPREADS)
+def test_fairgrad_meets_its_optimality_condition(tasks, spread):
+    """w_k (G w)_k = 1 for every task, in float64, once the length is taken back out; norms far below the median are floored."""
+    gradients, gram = stacked(tasks, spread)
+    length = np.linalg.norm(gradients.mean(0)) / np.sqrt(tasks)
+    weights = np.asarray(combiners.fairgrad(gram), np.float64) / length
+    exact = gradients @ gradients.T
+    exact += np.diag(np.maximum(1e-6 * np.median(np.diag(exact)) - np.diag(exact), 0.0))
     assert np.abs(weights * (exact @ weights) - 1).max() < 1e-4
+
+
+@pytest.mark.parametrize("tasks, spread", SPREADS)
+@pytest.mark.parametrize("c", [0.5, 0.9])
+def test_cagrad_leaves_no_duality_gap(tasks, spread, c):
+    """No task gains less than the mixture that the direction leans on: what the worst one gains is all there is to gain."""
+    gradients, gram = stacked(tasks, spread)
+    direction = (1 + c * c) * np.asarray(combiners.cagrad(gram, c=c), np.float64)
+    mixture = direction - 1 / tasks
+    gains = gradients @ (direction @ gradients)
+    assert gains.min() >= (mixture / mixture.sum()) @ gains * (1 - 1e-2) > 0
+    mean = gradients.mean(0)
+    assert np.linalg.norm(mixture @ gradients) == pytest.approx(c * np.linalg.norm(mean), rel=1e-4)
+
+
+@pytest.mark.parametrize("tasks, spread", SPREADS)
+def test_mgda_meets_its_optimality_condition(tasks, spread):
+    """<g_k, d> >= |d|^2 for every task: d is the foot of the perpendicular."""
+    gradients, gram = stacked(tasks, spread)
+    weights = np.asarray(combiners.mgda(gram), np.float64)
+    assert weights.sum() == pytest.approx(1.0, rel=1e-5) and (weights >= 0).all()
+    direction = weights @ gradients
+    assert (gradients @ direction).min() >= (1 - 1e-4) * direction @ direction
+
+
+@pytest.mark.parametrize("name", combiners.COMBINERS)
+@pytest.mark.parametrize(
+    "gradients",
+    [
+        [[1.0, 0.0], [-1.0, 0.0]],
+        [[1.0, 0.0], [-1.0, 1e-4]],
+        [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]],
+        [[1.0, 0.0], [0.0, 0.0]],
+        [[0.0, 0.0], [0.0, 0.0]],
+        [[1e-12, 0.0], [0.0, 1e9]],
+    ],
+)
+def test_gradients_that_cancel_or_vanish_give_a_finite_direction_no_longer_than_the_longest(name, gradients):
+    found = direction(name, gradients)
+    assert np.isfinite(found).all()
+    assert np.linalg.norm(found) <= 1.001 * max(np.linalg.norm(gradient) for gradient in gradients)
 
 
 def test_fairgrad_pushes_no_task_uphill_and_keeps_the_mean_s_length():
