@@ -83,6 +83,8 @@ def task_set(envs: Sequence[Environment], name: str | None = None) -> TaskSet:
     Raises:
         UsageError: for no or vectorised environments, two of one name, or spaces that cannot be padded.
     """
+    if isinstance(envs, Environment):
+        raise UsageError(f"a set of tasks is made of a list of environments, got '{envs.name}' alone; put it in a list")
     envs = tuple(envs)
     if not envs:
         raise UsageError("a set of tasks needs at least one, got an empty list")

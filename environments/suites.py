@@ -1,5 +1,6 @@
 """What the suites of tasks share: the spread of their reward scales, and how their tasks are named."""
 
+import numbers
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ from environments.multi_task import task_set
 from environments.wrappers.vector import vectorise
 from jaxrl.errors import UsageError, unknown
 
+WIDEST = 1e12
 ORDERS = ("mixed", "rising", "falling")
 
 
@@ -18,7 +20,7 @@ def reward_scales(count: int, spread: float, order: str | Sequence[int], mixed: 
     ``scale_k = spread ** (rank_k / (count - 1) - 1/2)``.
 
     Args:
-        spread: at least 1; 1 gives 1 for every task.
+        spread: from 1 to 1e12; 1 gives 1 for every task.
         order: who has which: "rising" ranks the tasks as they stand, "falling" the other way round, "mixed" as the suite
             says; or a rank from 0 to ``count - 1`` for each task.
         mixed: the suite's own ranks.
@@ -27,10 +29,13 @@ def reward_scales(count: int, spread: float, order: str | Sequence[int], mixed: 
         float32 [count].
 
     Raises:
-        UsageError: for a spread below 1, or an order that is no permutation.
+        UsageError: for a spread that is no number from 1 to 1e12, or an order that is no permutation.
     """
-    if not 1 <= spread < float("inf"):
-        raise UsageError(f"spread={spread} cannot work; 1 gives every task the same scale, 1e4 is wide")
+    if not isinstance(spread, numbers.Real) or not 1 <= spread <= WIDEST:
+        raise UsageError(
+            f"spread={spread!r} is no number from 1 (every task has the same scale; 1e4 is wide) to {WIDEST:g} (returns "
+            "whose squares float32 can still add up)"
+        )
     if isinstance(order, str) and order not in ORDERS:
         raise unknown("order of reward scales", order, ORDERS)
     ranks = {"mixed": list(mixed), "rising": list(range(count)), "falling": list(range(count))[::-1]}

@@ -130,9 +130,16 @@ def evaluation_lanes(config: Train, tasks: tuple[str, ...]) -> dict[str, Any]:
 
 
 def with_tasks(config: Train, tasks: tuple[str, ...]) -> Train:
-    """The config whose agent knows how many tasks there are, where it can know and was not told."""
-    if not tasks or getattr(config.agent, "num_tasks", None) != 1:
+    """The config whose agent knows how many tasks there are, where it can know.
+
+    Raises:
+        UsageError: where it was told another number.
+    """
+    told, there = getattr(config.agent, "num_tasks", None), max(1, len(tasks))
+    if told is None or told == there:
         return config
+    if told != 1:
+        raise UsageError(f"agent.num_tasks {told} does not fit {config.env}, which has {there}; leave it out")
     return dataclasses.replace(config, agent=dataclasses.replace(config.agent, num_tasks=len(tasks)))
 
 

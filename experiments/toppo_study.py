@@ -44,6 +44,7 @@ from jaxrl.training.loop import block_of, on_policy
 
 LAST = 1 / 3  # of the evaluations
 MEASURED = ("critic/worst_explained_variance", *(f"critic/gradients/{n}" for n in ("largest_share", "norm_spread", "mean_cosine", "condition")))  # fmt: skip
+TASK_COLUMNS = 5  # panels side by side
 EQUAL = 0.02  # success within which a mean counts as not lost
 
 
@@ -99,6 +100,7 @@ def main(arguments: list[str], console: Console) -> None:
             claims += suite_claims(suite, spread, cells)
             lines += [table_line(suite, spread, name, cell) for name, cell in cells.items()]
             write_figure(folder / f"{slug(suite.env)}_{spread:g}.png", suite, cells)
+            write_tasks_figure(folder / f"{slug(suite.env)}_{spread:g}_tasks.png", cells)
     claims.append(cost_claim(folder, asked.preset, console))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text("\n".join(lines) + "\n")
@@ -256,6 +258,29 @@ def write_figure(path: Path, suite: Suite, cells: dict[str, Cell]) -> None:
     axes[0].set(xlabel="k", ylabel="success of the worst k tasks", title=suite.env)
     axes[1].set(xlabel="share of training", ylabel="mean success")
     axes[0].legend(fontsize=5)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figures.save(figure, path)
+
+
+def write_tasks_figure(path: Path, cells: dict[str, Cell]) -> None:
+    """Success of each task over training, a panel a task: the mean over seeds of every agent."""
+    from jaxrl.analysis import figures
+
+    tasks = next(iter(cells.values())).tasks
+    rows = -(-len(tasks) // TASK_COLUMNS)
+    figure, axes = figures.new_figure(width=6.8, height=1.5 * rows + 0.4, columns=TASK_COLUMNS, rows=rows)
+    panels = np.ravel(axes)
+    for task, axis in zip(tasks, panels, strict=False):
+        for index, (name, cell) in enumerate(cells.items()):
+            over = cell.over_time[:, cell.tasks.index(task)].mean(0)
+            axis.plot(np.linspace(0, 1, len(over)), over, color=figures.COLOURS[index % 8], linewidth=1.0, label=name)
+        axis.set_title(task, fontsize=7)
+        axis.set_ylim(-0.03, 1.03)
+    for axis in panels[len(tasks) :]:
+        axis.set_visible(False)
+    figure.supxlabel("share of training", fontsize=8)
+    figure.supylabel("success", fontsize=8)
+    panels[0].legend(fontsize=4)
     path.parent.mkdir(parents=True, exist_ok=True)
     figures.save(figure, path)
 

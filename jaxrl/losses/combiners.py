@@ -9,6 +9,7 @@ gradients to form ``G`` and one to sum. One task's gradient comes back as it is 
 conditioning are functions of ``G`` too.
 """
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.errors import unknown
+from jaxrl.errors import UsageError, unknown
 from jaxrl.types import Array, Key, PyTree
 
 Combiner = Callable[[Array, Key], Array]  # (Gram matrix float32 [K, K], key) -> weights float32 [K]
@@ -26,6 +27,8 @@ _TINY = 1e-20
 _SINGULAR = 1e-6
 # A norm below this part of the largest counts as this.
 SMALLEST_NORM = 1e-6
+# The most tasks of which every pair has its own metric.
+LARGEST_TABLE = 10
 # Two Newton steps each at weights of the barrier that leave a duality gap of 1e-6 a task.
 _FALLING = 10.0 ** -np.repeat(np.linspace(0.0, 6.0, 13), 2).astype(np.float32)
 
@@ -37,7 +40,14 @@ def gram(gradients: PyTree) -> Array:
 
 
 def weighted_sum(gradients: PyTree, weights: Array) -> PyTree:
-    """``sum_k w_k g_k`` over stacked gradients; every leaf loses its axis ``[K]``."""
+    """``sum_k w_k g_k`` over stacked gradients; every leaf loses its axis ``[K]``.
+
+    Raises:
+        UsageError: where there are not as many weights as tasks.
+    """
+    tasks = {leaf.shape[0] for leaf in jax.tree.leaves(gradients)}
+    if tasks != {jnp.size(weights)} or jnp.ndim(weights) != 1:
+        raise UsageError(f"gradients of {sorted(tasks)} tasks need one weight a task, got shape {jnp.shape(weights)}")
     return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1), gradients)
 
 
@@ -191,10 +201,16 @@ def combiner(name: str, **options: float) -> Combiner:
     """A combiner by name, such as ``combiner("cagrad", c=0.9)``.
 
     Raises:
-        UsageError: for an unknown name, with the nearest known one.
+        UsageError: for an unknown name, with the nearest known one; for an option that it does not have; for a ``c`` below 0.
     """
     if name not in COMBINERS:
         raise unknown("gradient combiner", name, COMBINERS)
+    known = [option for option in inspect.signature(COMBINERS[name]).parameters if option not in ("gram", "key")]
+    for option in options:
+        if option not in known:
+            raise UsageError(f"{name} takes no '{option}'; it takes {', '.join(known) or 'none'}")
+    if not options.get("c", 0.0) >= 0.0:
+        raise UsageError(f"c of {name} is the radius of a ball, at least 0, got {options['c']}")
     return partial(COMBINERS[name], **options) if options else COMBINERS[name]
 
 
@@ -216,6 +232,8 @@ def _eigenvalues(table: Array) -> Array:
 def conditioning(gram: Array) -> dict[str, Array]:
     """How unequal the tasks' gradients are, and how alike: scalars, from the Gram matrix.
 
+    * ``norm/k``: of each task, by its place in the set;
+    * ``cosine/j-k``: of each pair, for at most ten tasks;
     * ``norm_spread``: log10 of the largest norm over the smallest (0 where all are equal);
     * ``largest_share``: the largest task's part of the sum of norms (1/K where all are equal);
     * ``mean_cosine``: mean of the off-diagonal cosines;
@@ -228,7 +246,11 @@ def conditioning(gram: Array) -> dict[str, Array]:
     off = 1.0 - jnp.eye(tasks)
     pairs = max(tasks * (tasks - 1), 1)
     values = _eigenvalues(table)
+    shown = range(tasks) if tasks <= LARGEST_TABLE else ()
+    pairwise = {f"cosine/{j}-{k}": table[j, k] for k in shown for j in range(k)}
     return {
+        **{f"norm/{k}": norms[k] for k in range(tasks)},
+        **pairwise,
         "norm_spread": jnp.log10(jnp.max(norms) / jnp.min(norms)),
         "largest_share": jnp.max(norms) / jnp.sum(norms),
         "mean_cosine": jnp.sum(table * off) / pairs,

@@ -68,7 +68,9 @@ def test_spread_is_the_largest_scale_over_the_smallest():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"spread": 0.5}, "spread=0.5 cannot work"),
+        ({"spread": 0.5}, "spread=0.5 is no number from 1"),
+        ({"spread": "wide"}, "spread='wide' is no number"),
+        ({"spread": 1e40}, "to 1e\\+12"),
         ({"order": "risin"}, "did you mean 'rising'"),
         ({"order": (1, 2)}, "no rank from 0 to 7"),
         ({"num_envs": 12}, "num_envs=12 is not divisible by the 8 tasks; nearest: 8 and 16"),

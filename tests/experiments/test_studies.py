@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 from rich.console import Console
@@ -111,6 +113,13 @@ def test_a_run_measures_every_task():
     config = Train(agent, loop, "point:MT8", 640, evaluate=Evaluate(every=640, episodes=8))
     built = build(config)
     assert built.config.agent.num_tasks == 8 and built.program.tasks == built.env.tasks
+    for env, agent, said in (
+        ("point:MT8", config.agent, "has 8; leave it out"),
+        ("toy:point_mass", config.agent, "has 1"),
+    ):
+        told = dataclasses.replace(config, env=env, agent=dataclasses.replace(agent, num_tasks=4))
+        with pytest.raises(UsageError, match=said):
+            build(told)
     row = studies.train_rows(config).rows[-1]
     for task in built.env.tasks:
         assert {f"eval/success/{task}", f"eval/return/{task}", f"episode/return/{task}"} <= set(row)
@@ -124,3 +133,11 @@ def test_a_run_measures_every_task():
 def test_smoke(study, tmp_path):
     study.main(["--preset", "smoke", "--out", str(tmp_path)], QUIET)
     assert (tmp_path / "smoke" / "claims.json").exists()
+
+
+def test_every_task_has_a_panel(tmp_path):
+    rng = np.random.default_rng(0)
+    cells = {name: cell_of(rng.random((3, 7))) for name in ("ppo", "toppo")}
+    toppo_study.write_tasks_figure(tmp_path / "tasks.png", cells)
+    drawn = (tmp_path / "tasks.svg").read_text()
+    assert (tmp_path / "tasks.png").stat().st_size > 10_000 and "<!-- t6 -->" in drawn and "<!-- toppo -->" in drawn

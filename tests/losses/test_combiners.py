@@ -162,11 +162,19 @@ def test_conditioning_by_hand():
     np.testing.assert_allclose(found["mean_cosine"], 0.5, rtol=1e-5)
     np.testing.assert_allclose(found["condition"], np.log10(3), rtol=1e-4)
     assert found["conflicts"] == 0
+    np.testing.assert_allclose([found["norm/0"], found["norm/1"], found["cosine/0-1"]], [10.0, 1.0, 0.5], rtol=1e-5)
+    assert not [name for name in combiners.conditioning(jnp.eye(11)) if name.startswith("cosine/")]
 
 
 def test_unknown_combiner_is_refused():
     with pytest.raises(UsageError, match="did you mean 'pcgrad'"):
         combiners.combiner("pcgard")
+    with pytest.raises(UsageError, match="at least 0, got -1"):
+        combiners.combiner("cagrad", c=-1.0)
+    with pytest.raises(UsageError, match="mgda takes no 'c'"):
+        combiners.combiner("mgda", c=0.5)
+    with pytest.raises(UsageError, match=r"\[3\] tasks need one weight a task, got shape \(2,\)"):
+        combiners.weighted_sum(jnp.ones((3, 4)), jnp.ones(2))
 
 
 def test_popart_preserves_outputs_while_statistics_move_by_ten_thousand():
