@@ -30,6 +30,7 @@ from jaxrl.errors import UsageError
 
 METRICS = ("eval/return", "episode/return")
 RESULT = "comparison.json"
+PARTIAL = ".partial"  # what an interrupted comparison leaves
 STYLES = {True: "green", False: "red", None: "yellow"}
 MOST_NOTICES = 12
 
@@ -92,7 +93,7 @@ def read_all(folders: list[Folder], metric: str | None) -> tuple[str, list[Run],
         read = [read_runs(folder, tried) for folder in folders]
         runs = [run for some, _ in read for run in some]
         problems = [line for _, lines in read for line in lines]
-        if runs:
+        if any(len(run.curve.steps) for run in runs):
             return tried, runs, problems
         said |= dict.fromkeys(problems)
     shown = "; ".join([*said][:3]) + ("; …" if len(said) > 3 else "")
@@ -108,11 +109,11 @@ def output_folder(chosen: str | None) -> Path:
     folder = Path(chosen) if chosen else None
     if folder is None or not folder.exists():
         return cli.new_folder(chosen, "compare", "comparison")
-    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / RESULT).exists()):
+    others = folder.is_dir() and any(path.name != PARTIAL for path in folder.iterdir())
+    if not folder.is_dir() or (others and not (folder / RESULT).exists()):
         raise UsageError(
             f"{folder} holds something other than a comparison and is not overwritten; choose another --out"
         )
-    shutil.rmtree(folder / "rollouts", ignore_errors=True)
     return folder
 
 
@@ -141,7 +142,20 @@ def print_study(study: Study, console: Console) -> None:
 
 
 def write_all(study: Study, out: Path, command: str) -> dict[str, Path]:
-    """Every file of a comparison; what it is -> where."""
+    """Every file of a comparison; what it is -> where. All are made before any takes the place of an earlier one."""
+    made = out / PARTIAL
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir()
+    written = _write_into(study, made, command)
+    shutil.rmtree(out / "rollouts", ignore_errors=True)
+    # The data first, which says that this folder is a comparison's.
+    for path in sorted(made.iterdir(), key=lambda path: path.name != RESULT):
+        path.replace(out / path.name)
+    made.rmdir()
+    return {name: out / path.name for name, path in written.items()}
+
+
+def _write_into(study: Study, out: Path, command: str) -> dict[str, Path]:
     written = {"curves": drawing.write_curves(study, out), "scores": drawing.write_scores(study, out)}
     if study.profiles:
         written["profile"] = drawing.write_profile(study, out)

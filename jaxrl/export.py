@@ -27,7 +27,13 @@ from jaxrl.export_kinds import PLATFORMS, export_policy, live_policy, map_space,
 from jaxrl.spaces import Box, Discrete, Space
 from jaxrl.types import PyTree
 
-KINDS = ("jax", "numpy", "onnx")
+# The policy of each kind, and what goes with it.
+FILES = {
+    "jax": ("policy.stablehlo", "load_policy.py"),
+    "numpy": ("policy.npz", "policy_numpy.py"),
+    "onnx": ("policy.onnx",),
+}
+KINDS = tuple(FILES)
 # Rounding differs by a few 1e-7 of an action's range, more in deep networks; a mistake differs by far more than this.
 TOLERANCE = 1e-5
 CHECKED = 256
@@ -122,6 +128,8 @@ def write_policy(
         written.differences[kind] = check_agreement(kind, np.asarray(run(observation)), expected, action_space)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    for name in ("policy.json", *(name for names in FILES.values() for name in names)):
+        (folder / name).unlink(missing_ok=True)  # what an earlier export left is of another policy
     for kind, content in contents.items():
         written.files[kind] = _write(folder, kind, content, observation_space)
     spec = describe(agent, observation_space, action_space, facts or {})
@@ -203,7 +211,7 @@ def _make_onnx(agent: Agent, state: PyTree, observation_space: Space) -> tuple[b
 
 
 def _write(folder: Path, kind: str, content: Any, observation_space: Space) -> Path:
-    path = folder / {"jax": "policy.stablehlo", "numpy": "policy.npz", "onnx": "policy.onnx"}[kind]
+    path = folder / FILES[kind][0]
     if kind == "numpy":
         np.savez(path, **content)
         (folder / "policy_numpy.py").write_text(

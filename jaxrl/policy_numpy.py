@@ -44,7 +44,7 @@ def act(policy: dict[str, Any], observation: Any) -> np.ndarray:
         raise ValueError(f"this policy takes observations of shape {shape}, got {x.shape}")
     if "mean" in arrays:
         x = np.clip((x - arrays["mean"]) / arrays["std"], -NORMALISED_CLIP, NORMALISED_CLIP)
-    x = x.reshape(-1, int(np.prod(shape)))
+    x = x.reshape(int(np.prod(leading)), int(np.prod(shape)))
     for layer in range(policy["layers"]):
         x = hidden(arrays, layer, policy["activation"], x)
     output = x @ arrays["head_kernel"] + arrays["head_bias"]
@@ -57,7 +57,7 @@ def act(policy: dict[str, Any], observation: Any) -> np.ndarray:
         low, high = arrays["low"], arrays["high"]
         middle, half = np.float32(0.5) * (low + high), np.float32(0.5) * (high - low)
         output = np.clip(middle + half * np.tanh(output), low, high)
-    return output.astype(policy["action_dtype"]).reshape(*leading, -1)
+    return output.astype(policy["action_dtype"]).reshape(*leading, output.shape[-1])
 
 
 def hidden(arrays: dict[str, np.ndarray], layer: int, activation: str, x: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import jax
@@ -141,6 +142,7 @@ def test_numpy_forward_by_hand():
     assert action.shape == (1,) and action.dtype == np.float32
     np.testing.assert_allclose(action, [5 + 5 * 0.7615941559557649], rtol=1e-6)
     assert policy_numpy.act(policy, np.zeros((4, 5, 2))).shape == (4, 5, 1)
+    assert policy_numpy.act(policy, np.zeros((0, 2))).shape == (0, 1)
     with pytest.raises(ValueError, match="shape"):
         policy_numpy.act(policy, np.zeros(3))
 
@@ -198,6 +200,20 @@ def test_a_forward_that_disagrees_is_not_written(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="differ from the live policy"):
         export.write_policy(tmp_path / "x", agent, state, toys.OBSERVATIONS, toys.ACTIONS["box"], kinds=["numpy"])
     assert not (tmp_path / "x").exists()
+
+
+def test_nothing_of_an_earlier_policy_stays(tmp_path):
+    agent, state = trained("sac", "box")
+    write = partial(export.write_policy, tmp_path, agent, state, toys.OBSERVATIONS, toys.ACTIONS["box"])
+    write()
+    (tmp_path / "notes.txt").write_text("mine")
+    write(kinds=["jax"])
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "notes.txt",
+        "load_policy.py",
+        "policy.json",
+        "policy.stablehlo",
+    }
 
 
 def test_onnx_agrees_or_says_what_to_install(tmp_path):

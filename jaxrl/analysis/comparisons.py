@@ -237,6 +237,8 @@ def benjamini_hochberg(p_values: Sequence[float]) -> np.ndarray:
 
 def _adjusted(p_values: Sequence[float], how: str) -> np.ndarray:
     p = np.asarray(p_values, np.float64)
+    if np.any((p < 0) | (p > 1)):
+        raise UsageError(f"p-values lie between 0 and 1, got {p[(p < 0) | (p > 1)][0]:g}")
     known = np.flatnonzero(~np.isnan(p))
     order = known[np.argsort(p[known], kind="stable")]
     count = len(order)

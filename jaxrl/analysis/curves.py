@@ -15,6 +15,7 @@ from jaxrl.analysis import statistics
 from jaxrl.errors import UsageError
 
 POINTS = 1_000
+LARGEST = 1e150
 BAND_RESAMPLES = 2_000
 
 
@@ -23,8 +24,9 @@ class Curve(NamedTuple):
 
     name: str
     steps: np.ndarray  # int64 [measurements], strictly increasing
-    values: np.ndarray  # float64 [measurements], finite
+    values: np.ndarray  # float64 [measurements], finite and not so large that their squares are not
     missing: int = 0  # measurements that were NaN or infinite, and are left out
+    failed: bool = False  # whether the last measurement was one of those
 
 
 class Curves(NamedTuple):
@@ -86,8 +88,8 @@ def _number(value: Any, column: str, step: Any) -> float:
 def _curve(name: str, points: Mapping[int, float]) -> Curve:
     steps = np.array(sorted(points), np.int64)
     values = np.array([points[step] for step in steps.tolist()], np.float64)
-    kept = np.isfinite(values)
-    return Curve(name, steps[kept], values[kept], int((~kept).sum()))
+    kept = np.abs(values) < LARGEST  # false for NaN
+    return Curve(name, steps[kept], values[kept], int((~kept).sum()), not kept[-1])
 
 
 def align(curves: Sequence[Curve], *, steps: Any = None, whole: bool = False, points: int = POINTS) -> Curves:

@@ -27,12 +27,14 @@ def dormant_fraction(activations: Array, tau: float | Array = 0.0) -> Array:
         activations: ``[..., units]``, after the non-linearity; leading axes are averaged over.
         tau: 0 counts the dead, 0.025 or 0.1 the nearly dead.
     Returns:
-        float32 in [0, 1].
+        float32 in [0, 1]; NaN where an activation is: such a layer is not known to be alive.
     """
     size = jnp.abs(activations.astype(jnp.float32)).reshape(-1, activations.shape[-1])
     # The largest value is divided out first, so that neither the sum overflows nor the mean of tiny values becomes 0.
     of_unit = jnp.mean(size / _unit(jnp.max(size)), 0)
-    return jnp.mean((of_unit <= tau * jnp.mean(of_unit)).astype(jnp.float32))
+    mean = jnp.mean(of_unit)
+    share = jnp.mean((of_unit <= tau * mean).astype(jnp.float32))
+    return jnp.where(jnp.isnan(mean), jnp.nan, share)
 
 
 def dormant_fractions(layers: PyTree, tau: float | Array = 0.0) -> Metrics:
@@ -71,13 +73,13 @@ def effective_rank(features: Array) -> Array:
     total = jnp.sum(values)
     p = values / jnp.where(total > 0, total, 1.0)
     entropy = -jnp.sum(p * jnp.log(jnp.where(p > 0, p, 1.0)))
-    return jnp.where(total > 0, jnp.exp(entropy), 0.0)
+    return jnp.where(total == 0, 0.0, jnp.exp(entropy))
 
 
 def stable_rank(features: Array) -> Array:
     """The squared Frobenius norm over the squared spectral norm; at most the rank, and 0 for features that are all 0."""
     squares = _singular_values(features) ** 2
-    return jnp.sum(squares) / jnp.where(squares[0] > 0, squares[0], 1.0)
+    return jnp.sum(squares) / jnp.where(squares[0] == 0, 1.0, squares[0])
 
 
 def feature_rank(features: Array, delta: float | Array = 0.01) -> Array:
@@ -87,7 +89,7 @@ def feature_rank(features: Array, delta: float | Array = 0.01) -> Array:
     held = jnp.cumsum(values)
     # A share that is reached exactly counts: rounding of the sum must not ask for one more.
     enough = held >= (1.0 - delta) * total * (1.0 - 1e-6)
-    return jnp.where(total > 0, 1.0 + jnp.argmax(enough), 0.0)
+    return jnp.where(total == 0, 0.0, jnp.where(jnp.isnan(total), jnp.nan, 1.0 + jnp.argmax(enough)))
 
 
 def numerical_rank(features: Array, tolerance: float | Array | None = None) -> Array:
@@ -96,7 +98,7 @@ def numerical_rank(features: Array, tolerance: float | Array | None = None) -> A
     if tolerance is None:
         rows = features.size // features.shape[-1]
         tolerance = max(rows, features.shape[-1]) * float(jnp.finfo(jnp.float32).eps)
-    return jnp.sum((values > tolerance * values[0]).astype(jnp.float32))
+    return jnp.where(jnp.isnan(values[0]), jnp.nan, jnp.sum((values > tolerance * values[0]).astype(jnp.float32)))
 
 
 def global_norm(tree: PyTree) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.analysis import figures, svg
-from jaxrl.analysis.report_charts import MOST_BANDS, colour_of, curve_lines, drawn, drawn_methods
+from jaxrl.analysis.report_charts import MOST_BANDS, colour_of, curve_lines, drawn, drawn_methods, drawn_note
 from jaxrl.analysis.study import Study
 
 MOST_COLUMNS = 3
@@ -30,7 +30,7 @@ def write_curves(study: Study, out: Path) -> Path:
         if len(study.tasks) > 1:
             axis.set_title(task, fontsize=8)
     axes[0].set_ylabel(study.metric)
-    _legend(figure, axes)
+    _legend(figure, axes, study)
     return figures.save(figure, out / "curves.png")
 
 
@@ -66,7 +66,7 @@ def write_profile(study: Study, out: Path) -> Path:
         figures.draw_profile(axis, profile.thresholds, profile.share, *bounds, method, index)
     axis.set_xlabel("normalised score")
     axis.set_ylabel("share of runs above")
-    _legend(figure, [axis])
+    _legend(figure, [axis], study)
     return figures.save(figure, out / "profile.png")
 
 
@@ -91,7 +91,7 @@ def _panels(number: int, height: float) -> tuple[Any, list[Any]]:
     return figure, axes
 
 
-def _legend(figure: Any, axes: Sequence[Any]) -> None:
+def _legend(figure: Any, axes: Sequence[Any], study: Study) -> None:
     handles: dict[str, Any] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -100,5 +100,12 @@ def _legend(figure: Any, axes: Sequence[Any]) -> None:
         longest = max(map(len, handles))
         columns = min(len(handles), 1 if longest > 24 else 2 if longest > 14 else 4)
         figure.legend(
-            handles.values(), handles.keys(), loc="outside upper center", ncols=columns, fontsize=7, frameon=False
+            handles.values(),
+            handles.keys(),
+            loc="outside upper center",
+            ncols=columns,
+            fontsize=7,
+            frameon=False,
+            title=drawn_note(study) or None,
+            title_fontsize=7,
         )

@@ -55,7 +55,7 @@ def _one_a_seed(runs: Sequence[Run], method: str, notes: list[str]) -> tuple[Run
     for index, run in enumerate(runs):
         key = index if run.seed is None else ("seed", run.seed)
         other = longest.get(key)
-        if other is None or run.curve.steps[-1] > other.curve.steps[-1]:
+        if other is None or run.end > other.end:
             longest[key] = run
     left_out = len(runs) - len(longest)
     if left_out:

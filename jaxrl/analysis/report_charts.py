@@ -53,6 +53,13 @@ def drawn_methods(study: Study) -> list[str]:
     return [m for m in study.methods if m in chosen]
 
 
+def drawn_note(study: Study) -> str:
+    """Which methods charts show, where that is not all of them."""
+    if len(study.methods) <= MOST_DRAWN:
+        return ""
+    return f"Drawn: the baseline and the best {MOST_DRAWN - 1} others of {len(study.methods)} methods."
+
+
 def drawn(study: Study, task: str) -> list[Cell]:
     """The drawn methods that are in a task."""
     return [study.cells[m, task] for m in drawn_methods(study) if (m, task) in study.cells]
@@ -72,8 +79,7 @@ def scores_section(study: Study) -> str:
     ]
     if any(cell.left_out for some in shown.values() for cell in some):
         notes.append("Thin dashed lines are runs that do not reach the step of the comparison.")
-    if len(names) < len(study.methods):
-        notes.append(f"Drawn: the baseline and the best {MOST_DRAWN - 1} others of {len(study.methods)} methods.")
+    notes += [drawn_note(study)]
     return section(
         "Curves and scores",
         legend(study, names),
@@ -140,7 +146,7 @@ def curve_lines(study: Study, cells: Sequence[Cell]) -> list[svg.Line]:
     lines = []
     for cell in cells:
         colour = colour_of(study, cell.method)
-        for run in cell.left_out:
+        for run in (run for run in cell.left_out if len(run.curve.steps)):
             index = thinned(len(run.curve.steps), FAINT_POINTS)
             lines.append(svg.Line(colour, run.curve.steps[index], run.curve.values[index], faint=True))
         if cell.band is not None:
@@ -199,5 +205,5 @@ def profile_section(study: Study) -> str:
         "All tasks together",
         legend(study, names),
         f'<div class="charts">{"".join(charts)}</div>',
-        f'<p class="note">{note}</p>',
+        f'<p class="note">{note} {drawn_note(study)}</p>',
     )

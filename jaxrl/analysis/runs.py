@@ -19,6 +19,7 @@ from jaxrl.errors import UsageError
 
 # Columns without a "/" that are not swept values.
 PLAIN_COLUMNS = ("step", "iteration", "member", "seed", "restores")
+LARGEST_STEP = 2**63
 FINISHED, INTERRUPTED, OPEN = "finished", "interrupted", "open"
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 _NOT_RUNS = {"checkpoints", "tensorboard", "wandb"}
@@ -38,6 +39,7 @@ class Folder(NamedTuple):
     device: str
     planned: int | None  # environment steps of one member
     state: str  # FINISHED, INTERRUPTED, or OPEN: still going, or killed
+    dropped: frozenset[int]  # members that were left out on the way, for numbers that were not finite
     problems: tuple[str, ...]
 
 
@@ -51,6 +53,16 @@ class Run(NamedTuple):
     curve: Curve  # of the metric that was asked for
     seconds: float  # since the start, NaN where no row says
     restores: int  # how often it went back after a number that was not finite
+
+    @property
+    def end(self) -> int:
+        """The last step with a finite value; -1 where there is none."""
+        return int(self.curve.steps[-1]) if len(self.curve.steps) else -1
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended in numbers that are not finite."""
+        return self.curve.failed or self.member in self.folder.dropped
 
 
 class Rows(NamedTuple):
@@ -143,6 +155,7 @@ def read_folder(path: Path, given: str = "", named: bool = False) -> Folder:
         str(content.get("device") or ""),
         int(planned) if isinstance(planned, int | float) and math.isfinite(planned) else None,
         state_of(path),
+        _dropped(path),
         tuple(problems),
     )
 
@@ -152,6 +165,12 @@ def state_of(path: Path) -> str:
     if not (path / "result.json").exists():
         return OPEN
     return INTERRUPTED if _object(path / "result.json", []).get("interrupted") else FINISHED
+
+
+def _dropped(path: Path) -> frozenset[int]:
+    told = _object(path / "result.json", []).get("dropped")
+    members = [one.get("member") for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+    return frozenset(member for member in members if isinstance(member, int))
 
 
 def _object(path: Path, problems: list[str]) -> dict[str, Any]:
@@ -215,7 +234,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     step = row.get("step") if isinstance(row, dict) else None
-    if isinstance(step, bool) or not isinstance(step, int | float) or not math.isfinite(step):
+    if isinstance(step, bool) or not isinstance(step, int | float) or not 0 <= step < LARGEST_STEP:
         return None
     return row if isinstance(row.get("member", 0), int) else None
 
@@ -226,7 +245,10 @@ def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def read_runs(folder: Folder, metric: str) -> tuple[list[Run], list[str]]:
-    """Every member of a run folder that has a finite value of the metric, and what is wrong with the rest."""
+    """Every member of a run folder that measured the metric, and what is wrong with them.
+
+    A member with no finite value is among them: that it failed belongs to what its method does.
+    """
     problems = list(folder.problems)
     try:
         rows, _, skipped, half = read_rows(folder.path / "metrics.jsonl")
@@ -254,9 +276,9 @@ def read_runs(folder: Folder, metric: str) -> tuple[list[Run], list[str]]:
             problems.append(f"{made.curve.name}: {made.curve.missing} values of {metric} are not finite and left out")
         if made.restores:
             problems.append(f"{made.curve.name} went back {made.restores} times after a number that was not finite")
-        if len(made.curve.steps):
+        if len(made.curve.steps) or made.curve.missing:
             runs.append(made)
-        elif not made.curve.missing:
+        else:
             problems.append(f"{made.curve.name} has no '{metric}'")
     return runs, problems
 

@@ -105,6 +105,8 @@ def aggregate_function(name: Aggregate, gamma: float = 1.0) -> Callable[[np.ndar
         return name
     known = {"mean": mean, "median": median, "iqm": interquartile_mean}
     if name == "optimality_gap":
+        if not np.isfinite(gamma):
+            raise UsageError(f"gamma is the score of an optimal run, got {gamma}; 1 for normalised scores")
         return lambda scores: optimality_gap(scores, gamma)
     if name not in known:
         raise unknown("aggregate", str(name), AGGREGATES)

@@ -82,6 +82,10 @@ def make_study(
     if baseline and baseline not in names:
         raise unknown("baseline", baseline, names)
     baseline = baseline or names[0]
+    if threshold is not None and not math.isfinite(threshold):
+        raise UsageError(
+            f"a threshold is a score, got {threshold}; leave it out for {100 * THRESHOLD_SHARE:.0f} % of the gain"
+        )
     if aggregate not in ("auto", "iqm", "mean"):
         raise unknown("aggregate", aggregate, ("auto", "iqm", "mean"))
     said = list(notices)
@@ -104,13 +108,13 @@ def make_study(
 
 
 def _longest(groups: Sequence[Group]) -> int:
-    return max(int(run.curve.steps[-1]) for one in groups for run in one.runs)
+    return max(run.end for one in groups for run in one.runs)
 
 
 def is_over(run: Run) -> bool:
     """Whether a run took the steps that it was asked for, or does not say how many they are."""
     planned = run.folder.planned
-    return run.folder.state == FINISHED or planned is None or int(run.curve.steps[-1]) >= planned
+    return run.folder.state == FINISHED or planned is None or run.end >= planned
 
 
 def end_of(groups: Sequence[Group], at: int | None, notices: list[str]) -> int:
@@ -118,16 +122,20 @@ def end_of(groups: Sequence[Group], at: int | None, notices: list[str]) -> int:
     runs = [run for one in groups for run in one.runs]
     task = groups[0].task
     for run in runs:
-        if not is_over(run):
-            share = 100 * run.curve.steps[-1] / run.folder.planned
+        if not is_over(run) and not run.failed:
+            share = 100 * run.end / (run.folder.planned or 1)
             notices.append(f"{run.curve.name} is at {share:.0f} % of its steps: {_why(run)}")
     if at is not None:
         return at
-    over = [run for run in runs if is_over(run)] or [run for run in runs if len(run.curve.steps) > 1] or runs
-    shortest = min(over, key=lambda run: run.curve.steps[-1])
-    end, last = int(shortest.curve.steps[-1]), max(int(run.curve.steps[-1]) for run in over)
+    there = [run for run in runs if run.end >= 0]
+    whole = [run for run in there if not run.failed] or there
+    over = [run for run in whole if is_over(run)] or [run for run in whole if len(run.curve.steps) > 1] or whole
+    if not over:
+        return 0
+    shortest = min(over, key=lambda run: run.end)
+    end, last = shortest.end, max(run.end for run in over)
     if last > end:
-        fewer = sum(run.curve.steps[-1] < last for run in over)
+        fewer = sum(run.end < last for run in over)
         notices.append(
             f"{task}: runs have different lengths and are compared at step {end:,}, where {shortest.curve.name} ends; "
             f"--at {last} leaves out the {fewer} shorter"
@@ -137,7 +145,7 @@ def end_of(groups: Sequence[Group], at: int | None, notices: list[str]) -> int:
 
 def fitting(one: Group, end: int) -> list[Run]:
     """The runs that have a value at the step of the comparison."""
-    return [run for run in one.runs if run.curve.steps[0] <= end <= run.curve.steps[-1]]
+    return [run for run in one.runs if len(run.curve.steps) and run.curve.steps[0] <= end <= run.end]
 
 
 def choose_aggregate(groups: Sequence[Group], ends: Mapping[str, int]) -> str:
@@ -170,8 +178,10 @@ def _task(
     for one in groups:
         left_out = tuple(run for run in one.runs if run not in fits[one.method])
         if left_out:
+            failed = sum(run.failed for run in left_out)
+            why = f", {failed} of them for numbers that are not finite," if failed else ""
             notices.append(
-                f"{one.method} in {one.task}: {len(left_out)} of {len(one.runs)} runs do not reach step {end:,} and are left "
+                f"{one.method} in {one.task}: {len(left_out)} of {len(one.runs)} runs do not reach step {end:,}{why} and are left "
                 f"out of its scores ({', '.join(run.curve.name for run in left_out[:3])}{', …' if len(left_out) > 3 else ''});"
                 f" if they stopped because they did badly, the rest looks better than the method is"
             )
@@ -253,7 +263,8 @@ def _verdicts(
             continue
         keys.append((method, task))
         compared.append(comparisons.compare(cell.scores, base.scores, seeds=_seeds(cell, base), aggregate=aggregate))
-    return dict(zip(keys, _decided(compared, lower_is_better), strict=True))
+    told = dict(zip(keys, _decided(compared, lower_is_better), strict=True))
+    return {key: _weighed(verdict, [cells[key]], [cells[baseline, key[1]]]) for key, verdict in told.items()}
 
 
 def _decided(compared: Sequence[comparisons.Comparison], lower_is_better: bool) -> list[Verdict]:
@@ -262,6 +273,29 @@ def _decided(compared: Sequence[comparisons.Comparison], lower_is_better: bool) 
     note = f" after correcting for {many} comparisons" if many > 1 else ""
     adjusted = comparisons.holm(usable)
     return [comparisons.decide(c, float(p), lower_is_better, "", note) for c, p in zip(compared, adjusted, strict=True)]
+
+
+def _weighed(verdict: Verdict, cells: Sequence[Cell], base: Sequence[Cell]) -> Verdict:
+    """The verdict in the light of runs without a score, on the side that it favours.
+
+    Where some failed, those that are left are the lucky ones, and nothing is said in their favour; where some have only not
+    come far enough, the verdict says how many.
+    """
+    if verdict.better is None:
+        return verdict
+    favoured = cells if verdict.better else base
+    failed, gone = (max(sum(map(of, cell.left_out)) for cell in favoured) for of in (_failed, bool))
+    if not gone:
+        return verdict
+    runs = f"{failed or gone} of {max(len(cell.counted) + len(cell.left_out) for cell in favoured)} runs of {favoured[0].method}"
+    if not failed:
+        return verdict._replace(text=f"{verdict.text}, without {runs} that have no score")
+    text = f"cannot tell: {runs} ended in numbers that are not finite; the others say {verdict.text}"
+    return verdict._replace(text=text, better=None)
+
+
+def _failed(run: Run) -> bool:
+    return run.failed
 
 
 def _seeds(cell: Cell, base: Cell) -> tuple[list[Any], list[Any]] | None:
@@ -306,7 +340,10 @@ def _across(
         values, seeds = scores[m]
         by = (seeds, base_seeds) if seeds and base_seeds else None
         compared.append(comparisons.compare(values, base, seeds=by, aggregate=aggregate))
-    return dict(zip(others, _decided(compared, False), strict=True)), normalised, profile
+    over_tasks = lambda method: [cells[method, task] for task in used]
+    told = zip(others, _decided(compared, False), strict=True)
+    verdicts = {method: _weighed(verdict, over_tasks(method), over_tasks(baseline)) for method, verdict in told}
+    return verdicts, normalised, profile
 
 
 def _scale(cells: Sequence[Cell], lower_is_better: bool, aggregate: str) -> tuple[float, float]:

@@ -125,6 +125,8 @@ def test_holm_and_benjamini_hochberg_by_hand():
     np.testing.assert_allclose(comparisons.benjamini_hochberg(p), [0.02, 0.04, math.nan, 0.04, 0.02])
     np.testing.assert_allclose(comparisons.holm([0.9, 0.8]), [1, 1])
     assert comparisons.holm([]).shape == (0,)
+    with pytest.raises(UsageError, match=r"between 0 and 1, got 1\.5"):
+        comparisons.holm([0.5, 1.5])
 
 
 def test_verdict_lines():

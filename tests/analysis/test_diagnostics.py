@@ -45,6 +45,8 @@ def test_ranks_at_extremes():
         assert d.effective_rank(scale * tall) == pytest.approx(float(d.effective_rank(tall)), rel=1e-3)
     for rank in (d.effective_rank, d.stable_rank, d.feature_rank, d.numerical_rank):
         assert rank(jnp.zeros((4, 3))) == 0
+        assert jnp.isnan(rank(jnp.full((4, 3), jnp.nan)))  # not a healthy rank, and not none
+    assert jnp.isnan(d.dormant_fraction(jnp.full((4, 3), jnp.nan)))
     assert d.numerical_rank(tall.reshape(8, 8, 16)) == 3  # leading axes are one batch
 
 

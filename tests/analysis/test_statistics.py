@@ -211,6 +211,7 @@ def test_missing_scores_are_refused_by_name_or_dropped():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: statistics.interval([1.0, 2.0, 3.0], "optimality_gap", gamma=math.nan), "score of an optimal run"),
         (lambda: statistics.interval([]), "at least one of each"),
         (lambda: statistics.interval(np.zeros((2, 3, 4))), "shape"),
         (lambda: statistics.interval("abc"), "numbers"),

@@ -47,6 +47,46 @@ def test_a_clear_difference_is_found_and_paired_by_seed(tmp_path):
     assert study_of(tmp_path, lower_is_better=True).verdicts["b", "toy:a"].better is False
 
 
+def test_seeds_that_failed_are_not_left_out_in_silence(tmp_path):
+    """b is ahead with four of its six seeds: two end in NaN, one of them from the start, and may not flatter it."""
+    write_study(tmp_path, {"a": 100, "b": 150})
+    files = sorted(tmp_path.rglob("metrics.jsonl"))
+    for path, first in ((files[-1], 0), (files[-2], 600)):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [row | ({"eval/return": "NaN"} if row["step"] >= first else {}) for row in rows]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    study = study_of(tmp_path)
+    cell, verdict = study.cells["b", "toy:a"], study.verdicts["b", "toy:a"]
+    assert study.at["toy:a"] == 1000 and len(cell.counted) == 4 and findings.rows(study, "toy:a")["b"][0] == "4 of 6"
+    assert verdict.better is None and verdict.text.startswith(
+        "cannot tell: 2 of 6 runs of b ended in numbers that are not"
+    )
+    assert "better by" in verdict.text and any("2 of them for numbers that are not finite" in n for n in study.notices)
+    # Against b nothing hinges on them, and at a step before the later failure one more has a score.
+    assert study_of(tmp_path, lower_is_better=True).verdicts["b", "toy:a"].better is False
+    assert len(study_of(tmp_path, at=500).cells["b", "toy:a"].counted) == 5
+    write_report(study, tmp_path / "report.html")
+    assert "not finite" in (tmp_path / "report.html").read_text()
+
+
+def test_a_dropped_member_failed_whatever_its_last_row_says(tmp_path):
+    write_run(tmp_path / "a", np.arange(11.0), members=[{"seed": s} for s in range(4)])
+    path = tmp_path / "a" / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows if row["member"] != 3 or row["step"] <= 400))
+    (tmp_path / "a" / "result.json").write_text(json.dumps({"dropped": [{"member": 3, "step": 500}], "interrupted": 0}))
+    study = study_of(tmp_path)
+    (cell,) = study.cells.values()
+    assert study.at["toy:a"] == 1000 and len(cell.counted) == 3 and [run.failed for run in cell.left_out] == [True]
+
+
+def test_a_run_that_stopped_early_is_told_in_the_verdict(tmp_path):
+    write_study(tmp_path, {"a": 100, "b": 150}, seeds=5)
+    write_run(tmp_path / "late", [0.0, 15.0], agent="b", seed=9, planned=1000, finished=False)
+    text = study_of(tmp_path).verdicts["b", "toy:a"].text
+    assert text.startswith("better by") and text.endswith("without 1 of 6 runs of b that have no score")
+
+
 def test_no_difference_and_one_seed_cannot_tell(tmp_path):
     same = study_of(write_study(tmp_path / "same", {"a": 100, "b": 100}))
     assert same.verdicts["b", "toy:a"].better is None

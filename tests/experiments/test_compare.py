@@ -40,6 +40,29 @@ def test_a_comparison_leaves_every_file_and_says_what_is_better(tmp_path):
     assert call(runs, "--out", out)[0] == 0  # an earlier comparison is replaced
 
 
+def test_an_interrupted_comparison_leaves_the_earlier_one_whole_and_can_be_run_again(tmp_path, monkeypatch):
+    runs, out = write_study(tmp_path / "runs", {"a": 100, "b": 150}), tmp_path / "out"
+
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    for earlier in ([], sorted(FILES)):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(compare, "write_report", fail)
+            call(runs, "--out", out)
+        assert sorted(path.name for path in out.iterdir() if path.name != ".partial") == earlier
+        assert call(runs, "--out", out)[0] == 0 and sorted(path.name for path in out.iterdir()) == sorted(FILES)
+
+
+def test_one_impossible_row_does_not_stop_the_rest(tmp_path):
+    runs = write_study(tmp_path / "runs", {"a": 100, "b": 150})
+    with next(runs.rglob("metrics.jsonl")).open("a") as file:
+        file.write('{"step": 1e30, "member": 0, "seed": 0, "eval/return": 5.0}\n{"step": -4, "eval/return": 5.0}\n')
+        file.write('{"step": 1000, "member": 0, "seed": 0, "eval/return": 1e308}\n')
+    _, text = call(runs, "--out", tmp_path / "out")
+    assert "2 lines of metrics.jsonl cannot be read" in text.replace("\n", " ") and "b against a" in text
+
+
 def test_several_tasks_have_a_profile(tmp_path):
     for env in ("brax:ant", "toy:b"):
         write_study(tmp_path / "runs", {"a": 100, "b": 150}, env=env)
@@ -68,6 +91,8 @@ def test_training_returns_stand_in_where_nothing_was_evaluated(tmp_path):
 
 def test_refusals(tmp_path):
     run = write_run(tmp_path / "a", [1.0, 2.0])
+    with pytest.raises(UsageError, match="threshold is a score, got nan"):
+        call(run, "--threshold", "nan", "--out", tmp_path / "other")
     with pytest.raises(UsageError, match="no run to read"):
         call(tmp_path / "none", "--out", tmp_path / "out")
     with pytest.raises(UsageError, match=r"no run has a finite value of eval/x: .* it has eval/return"):
