@@ -14,16 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from experiments import replay_speed
 from experiments.benchmark_peers.make import last_line, python_of
-from experiments.benchmarking.ours import ppo_config, timed
+from experiments.benchmarking.ours import ppo_config, sac_agent, timed
 from experiments.benchmarking.parts import Bench
 from experiments.benchmarking.rows import Row, duration, rate
 from experiments.measuring import Ratio, alternate, ratio
 from experiments.setup import build
-from jaxrl import samplers
+from jaxrl import agents, samplers
+from jaxrl.spaces import Box
+from jaxrl.training.checkpoint import pack, split
+from jaxrl.training.keeper import open_checkpoints
+from jaxrl.training.loop import LoopState
 from jaxrl.training.plan import device_memory, make_schedule
 from jaxrl.training.records import close_all, open_sinks
 from jaxrl.training.run import run
@@ -106,6 +111,50 @@ def loop_overhead(bench: Bench) -> list[Row]:
             Row(title, text, "the bare program", bare_text, found, asked, found.median <= 1.03 if asked else None)
         )
     return rows
+
+
+def saving(bench: Bench) -> list[Row]:
+    """A checkpoint of SAC with a full replay: until it is on disk, over writing as many bytes, and how long training waits."""
+    state = full_run(bench.sizes)
+    content = b"".join(np.asarray(leaf).tobytes() for part in split(state).values() for leaf in pack(part).values())
+    stalls: list[float] = []
+    counter = itertools.count(1)
+    Path("runs").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir="runs") as folder:  # on the disk where runs are kept
+        keeper = open_checkpoints(Path(folder) / "checkpoints", keep=1, keep_best=0)
+
+        def saved() -> None:
+            stalls.append(timed(lambda: keeper.save(next(counter), state, {}, None)))
+            keeper.wait()
+
+        def raw() -> None:
+            with Path(folder, "raw").open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+
+        times = alternate({"saved": saved, "raw": raw}, bench.turns)
+        keeper.close()
+        if why := keeper.stopped():
+            raise RuntimeError(why)
+    bench.details["saving"] = {**times, "stalls": stalls, "bytes": len(content)}
+    found, stall = ratio(times["saved"], times["raw"]), float(np.median(stalls[1:]))
+    title = f"saving {bench.sizes['saved_rows']:,} rows of replay and SAC, {len(content) / 2**20:.0f} MiB"
+    ours, bare = (duration(float(np.median(times[side]))) for side in ("saved", "raw"))
+    return [
+        Row(title, ours, "the same bytes, written and synced", bare, found, "≤ 1.5 ×", found.median <= 1.5),
+        Row(f"{title}: training waits", duration(stall), target="< 50 ms", holds=stall < 0.05),
+    ]
+
+
+def full_run(sizes: dict) -> LoopState:
+    """A run of SAC whose replay is full of numbers that do not compress."""
+    example, rows = replay_speed.example(), sizes["saved_rows"]
+    spaces = (Box(-np.inf, np.inf, example.observation.shape), Box(-1.0, 1.0, example.action.shape))
+    agent = agents.make_agent(sac_agent(sizes), *spaces).init(jax.random.key(0))
+    drawn = lambda leaf: jax.random.normal(jax.random.key(1), leaf.shape) if leaf.dtype == jnp.float32 else leaf
+    storage = samplers.uniform().init(example, rows, 1)
+    return LoopState(agent, (), example.observation[None], jax.tree.map(drawn, storage), jax.random.key(2))
 
 
 def growth(bench: Bench) -> list[Row]:
@@ -234,6 +283,7 @@ def parts(peer_folder: Path, smoke: bool) -> dict[str, Callable[[Bench], list[Ro
         "second_start": second_start,
         "imports": imports,
         "loop": loop_overhead,
+        "saving": saving,
         "growth": growth,
         "replay": partial(replay, folder=peer_folder, smoke=smoke),
     }

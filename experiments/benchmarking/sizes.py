@@ -59,6 +59,8 @@ class Sizes:
     """Episodes of an evaluation."""
     loop_iterations: int = 100
     """Iterations of PPO that are run with and without logging and evaluation; 50 rows and 10 evaluations."""
+    saved_rows: int = 2**17
+    """Rows of replay in the checkpoint that is timed."""
     most_seeds: int = 64
     """The largest population of the growth curves."""
     most_envs: int = 2_048
@@ -70,7 +72,7 @@ class Sizes:
 SMOKE = Sizes(
     num_envs=8, unroll=16, epochs=1, minibatches=2, ppo_hidden=(8,), ppo_budget=2, ppo_every=1, seeds=2, sac_hidden=(16,),
     batch_size=16, capacity=512, warmup=32, pool=2, sac_every=16, sac_points=2, sac_seeds=2, episodes=2,
-    loop_iterations=4, most_seeds=4, most_envs=32, most_rows=20_000, target_return=20.0,
+    loop_iterations=4, saved_rows=2**10, most_seeds=4, most_envs=32, most_rows=20_000, target_return=20.0,
 )  # fmt: skip
 
 

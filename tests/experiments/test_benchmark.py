@@ -1,5 +1,6 @@
 """The speed benchmark itself: sides that answer, die or lack a part, its table, and the short script for an accelerator."""
 
+import dataclasses
 import json
 import math
 import sys
@@ -11,13 +12,14 @@ from rich.console import Console
 
 from experiments import benchmark, benchmark_gpu
 from experiments.benchmark_peers.make import PEERS, make
+from experiments.benchmarking import alone
 from experiments.benchmarking.alone import environment_counts, powers, replay_rows, row_counts
 from experiments.benchmarking.parts import Bench, learn, parts, time_to_return
 from experiments.benchmarking.profile import Cost, Rates, cost
 from experiments.benchmarking.rows import Row, duration, markdown, rate, record_of
 from experiments.benchmarking.sides import Side, SideError, beside, compare, open_sides, workers
 from experiments.benchmarking.sizes import SMOKE, Sizes, chosen
-from experiments.measuring import Ratio
+from experiments.measuring import Ratio, ratio
 from jaxrl.errors import UsageError
 
 QUIET = Console(quiet=True)
@@ -193,3 +195,13 @@ def test_the_benchmark_runs_at_its_smallest(tmp_path):
     flags = ["--preset", "smoke", "--turns", "1", "--seconds", "0.02", "--peers", "none", "--out", str(out)]
     benchmark.main([*flags, "--only", "ppo", "sac", "ppo_time", "sac_curves", "compile_ppo", "loop", "growth"], QUIET)
     assert len(json.loads(out.read_text())["rows"]) >= 7
+
+
+def test_saving_is_timed_beside_the_disk(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bench = Bench({}, dataclasses.asdict(SMOKE), 2, 0.01, print)
+    cost, wait = alone.saving(bench)
+    found = bench.details["saving"]
+    assert found["bytes"] > 2**10 * 4 * (17 + 6 + 1) and len(found["saved"]) == len(found["raw"]) == 2
+    assert cost.ratio.median == ratio(found["saved"], found["raw"]).median and wait.holds is not None
+    assert not list((tmp_path / "runs").iterdir())
