@@ -60,10 +60,12 @@ def main(arguments: list[str], console: Console) -> None:
     for task in tasks:
         console.print(task.name)
         results[task.name] = run_task(task, sizes, folder, console)
-    (folder / "config.json").write_text(json.dumps({"sizes": asdict(sizes), **studies.machine()}, indent=1) + "\n")
-    write(tasks, sizes, results, folder)
-    console.print((folder / "table.md").read_text(), markup=False)
-    studies.finish(folder, [claim for task in tasks for claim in claims(task, sizes, results[task.name])], console)
+    told = studies.told_in(folder, asked.only)
+    told.mkdir(parents=True, exist_ok=True)
+    (told / "config.json").write_text(json.dumps({"sizes": asdict(sizes), **studies.machine()}, indent=1) + "\n")
+    write(tasks, sizes, results, told)
+    console.print((told / "table.md").read_text(), markup=False)
+    studies.finish(told, [claim for task in tasks for claim in claims(task, sizes, results[task.name])], console)
 
 
 def chosen(asked: Control) -> tuple[tuple[Task, ...], Sizes]:

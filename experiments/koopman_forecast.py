@@ -68,9 +68,11 @@ def main(arguments: list[str], console: Console) -> None:
     for problem in problems:
         console.print(problem.name)
         results[problem.name] = run_problem(problem, sizes, folder, console)
-    (folder / "config.json").write_text(json.dumps({"sizes": asdict(sizes), **studies.machine()}, indent=1) + "\n")
-    koopman_claims.write(problems, sizes, results, folder)
-    studies.finish(folder, koopman_claims.claims(problems, sizes, results), console)
+    told = studies.told_in(folder, asked.only)
+    told.mkdir(parents=True, exist_ok=True)
+    (told / "config.json").write_text(json.dumps({"sizes": asdict(sizes), **studies.machine()}, indent=1) + "\n")
+    koopman_claims.write(problems, sizes, results, told)
+    studies.finish(told, koopman_claims.claims(problems, sizes, results), console)
 
 
 def chosen(asked: Forecast) -> tuple[tuple[Problem, ...], Sizes]:

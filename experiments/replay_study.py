@@ -74,10 +74,12 @@ def main(arguments: list[str], console: Console) -> None:
         scores[setting.name] = found
         claims += frontier_claims(setting, found) if setting.name == "frontier" else other_claims(setting, found)
     claims.append(draw_claim(folder, asked.preset, console))
-    write_figures(settings, scores, folder)
-    (folder / "table.md").write_text(table(settings, scores))
+    told = studies.told_in(folder, asked.only)
+    told.mkdir(parents=True, exist_ok=True)
+    write_figures(settings, scores, told)
+    (told / "table.md").write_text(table(settings, scores))
     console.print(table(settings, scores), markup=False, soft_wrap=True)
-    studies.finish(folder, claims, console)
+    studies.finish(told, claims, console)
 
 
 def chosen(asked: Replay) -> list[Setting]:

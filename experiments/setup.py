@@ -197,12 +197,19 @@ def make_sampler(text: str, length: int) -> samplers.Sampler:
         raise unknown("sampler", name, SAMPLERS)
     try:
         call = ast.parse(f"f({arguments.removesuffix(')')})", mode="eval").body
-        options = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}  # type: ignore[attr-defined]
+        options = {keyword.arg: _number_in(keyword.value) for keyword in call.keywords}  # type: ignore[attr-defined]
         return getattr(samplers, name)(length=length, **options)
     except (SyntaxError, TypeError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"cannot read the sampler '{text}' ({error}); write truncated_geometric(beta=4.6)") from None
+
+
+def _number_in(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise ValueError(f"{ast.unparse(node)} is no number") from None
 
 
 def fitting_loop(config: Train) -> tuple[Any, tuple[str, ...]]:
@@ -231,10 +238,15 @@ def members(config: Train) -> tuple[dict[str, np.ndarray], list[Row]]:
     grid: dict[str, list[float]] = {}
     for text in config.sweep:
         name, _, values = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if name in grid:
+            raise UsageError(f"{name} is swept twice; write all its values in one, {name}=1e-3,3e-4")
         try:
-            grid[name.strip().replace("-", "_")] = [float(value) for value in values.split(",")]
+            grid[name] = [float(value) for value in values.split(",")]
         except ValueError:
             raise UsageError(f"cannot read the sweep '{text}'; write learning_rate=1e-3,3e-4") from None
+        if not isinstance(getattr(config.agent, name, 0.0), int | float):
+            raise UsageError(f"{name} is no number and cannot be swept in one program; use experiments.sweep for it")
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     labels = [{"seed": config.seed + i, **point} for point in points for i in range(config.seeds)]
     return {name: np.asarray([label[name] for label in labels], np.float32) for name in grid}, labels

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -131,6 +132,13 @@ def slower_claim(
     found = ratio(slow, fast)
     detail = f"median of {found.turns} turns, and its quartiles" + (f"; {more}" if more else "")
     return claim_above(name, statement, found.median, *quartiles(slow, fast), least, detail)
+
+
+def told_in(folder: Path, only: Sequence[str]) -> Path:
+    """Where claims, tables and figures go: beside the kept cells, or below them if only a part of the study was asked for."""
+    if not only:
+        return folder
+    return folder / ("only_" + "_".join(re.sub(r"[^\w.-]+", "-", name) for name in only))
 
 
 def finish(folder: Path, claims: Sequence[Claim], console: Console) -> None:

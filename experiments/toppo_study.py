@@ -91,6 +91,7 @@ class Cell:
 def main(arguments: list[str], console: Console) -> None:
     asked = cli.parse(Toppo, arguments, description=__doc__)
     folder = asked.out / asked.preset
+    told = studies.told_in(folder, (*asked.only, *asked.rows))
     claims: list[Claim] = []
     lines = ["| suite | spread | row | mean | worst-k | parameters | largest share | worst explained |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for suite in chosen(asked):
@@ -99,13 +100,13 @@ def main(arguments: list[str], console: Console) -> None:
             cells = {row.name: run_cell(suite, row, spread, asked.preset, folder, console) for row in ROWS if row.name in suite.rows}  # fmt: skip
             claims += suite_claims(suite, spread, cells)
             lines += [table_line(suite, spread, name, cell) for name, cell in cells.items()]
-            write_figure(folder / f"{slug(suite.env)}_{spread:g}.png", suite, cells)
-            write_tasks_figure(folder / f"{slug(suite.env)}_{spread:g}_tasks.png", cells)
+            write_figure(told / f"{slug(suite.env)}_{spread:g}.png", suite, cells)
+            write_tasks_figure(told / f"{slug(suite.env)}_{spread:g}_tasks.png", cells)
     claims.append(cost_claim(folder, asked.preset, console))
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text("\n".join(lines) + "\n")
+    told.mkdir(parents=True, exist_ok=True)
+    (told / "table.md").write_text("\n".join(lines) + "\n")
     console.print("\n".join(lines), markup=False, soft_wrap=True)
-    studies.finish(folder, claims, console)
+    studies.finish(told, claims, console)
 
 
 def chosen(asked: Toppo) -> list[Suite]:

@@ -1,5 +1,7 @@
 """Refusals that every package shares."""
 
+import dataclasses
+import math
 import operator
 from typing import Any
 
@@ -39,6 +41,19 @@ def check_finite(what: str, *arrays: Any) -> None:
         bad = np.argwhere(~np.isfinite(np.asarray(array)))
         place = bad[0].tolist()
         raise UsageError(f"{what} holds {np.asarray(array)[tuple(place)]} at {place} ({len(bad)} such numbers)")
+
+
+def check_numbers(what: str, config: Any) -> None:
+    """Refuse a number that is not finite, in any field, unless the default is that number itself.
+
+    Args:
+        config: a dataclass of numbers and tuples of numbers, among others.
+    """
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        for entry in value if isinstance(value, tuple) else (value,):
+            if isinstance(entry, float) and not math.isfinite(entry) and entry != field.default:
+                raise UsageError(f"{what}: {field.name} {value} cannot work; it must be finite")
 
 
 def check_shapes(what: str, wanted: PyTree, given: PyTree) -> None:

@@ -50,6 +50,9 @@ class Experience(NamedTuple):
     next_observation: PyTree
 
 
+LARGEST_COUNT = 2**31 - 1  # steps and iterations are int32 in compiled code
+
+
 class Transition(NamedTuple):
     """What a loss sees. There is no ``done`` in it: ``discount`` is 0 where nothing follows.
 

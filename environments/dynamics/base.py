@@ -88,6 +88,11 @@ def positive(value: Any, what: str) -> float:
     return _number(value, what, "above 0", lambda number: number > 0)
 
 
+def finite(value: Any, what: str) -> float:
+    """The value as a finite float, or a refusal that names it."""
+    return _number(value, what, "of any sign", lambda number: True)
+
+
 def not_negative(value: Any, what: str) -> float:
     """The value as a finite float of at least 0, or a refusal that names it."""
     return _number(value, what, "at least 0", lambda number: number >= 0)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from environments.dynamics.base import System, complex_normal, even, not_negative, positive, repeated, substeps
+from environments.dynamics.base import System, complex_normal, even, finite, not_negative, positive, repeated, substeps
 from jaxrl.checks import positive_int
 from jaxrl.errors import UsageError
 from jaxrl.types import Array, Key
@@ -39,9 +39,11 @@ def ring(
     if modes >= points // 2:
         raise UsageError(f"{points} points resolve {points // 2 - 1} modes, got modes {modes}")
     positive(interval, "ring interval")
+    speed, dispersion = finite(speed, "ring speed"), finite(dispersion, "ring dispersion")
+    slope = finite(slope, "ring slope")
     wavenumber = np.arange(points // 2 + 1)
     amplitude = np.zeros(points // 2 + 1)
-    amplitude[1 : modes + 1] = wavenumber[1 : modes + 1] ** -float(slope)
+    amplitude[1 : modes + 1] = wavenumber[1 : modes + 1] ** -slope
     # The mean square of a field is 2 Σ|û_k|²/points², and a complex normal draw has a mean square of 2.
     amplitude *= points / np.sqrt(4.0 * np.sum(amplitude**2))
     turn = np.exp(-1j * ring_frequencies(points, speed, dispersion) * interval)

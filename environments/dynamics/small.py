@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from environments.dynamics.base import System, not_negative, positive, repeated, rk4, substeps
+from environments.dynamics.base import System, finite, not_negative, positive, repeated, rk4, substeps
 from jaxrl.checks import positive_int
 from jaxrl.errors import UsageError
 from jaxrl.types import Array, Key
@@ -22,9 +22,10 @@ def lorenz96(variables: int = 40, forcing: float = 8.0, dt: float = 0.05, interv
     """
     if positive_int(variables, "lorenz96 variables") < 4:
         raise UsageError(f"lorenz96 reaches two neighbours back and one ahead: at least 4 variables, got {variables}")
+    forcing = finite(forcing, "lorenz96 forcing")
     steps = substeps(interval, dt, "lorenz96")
     step = partial(rk4, partial(lorenz96_derivative, forcing=forcing), dt=dt)
-    initial = partial(_around, float(forcing), 0.01, (variables,))
+    initial = partial(_around, forcing, 0.01, (variables,))
     return System("lorenz96", initial, partial(repeated, step, times=steps), _itself, float(interval))
 
 
@@ -44,6 +45,7 @@ def slow_manifold(mu: float = -0.05, lam: float = -1.0, interval: float = 0.1, s
     Raises:
         UsageError: for ``lam = 2 mu``, where ``b`` does not exist.
     """
+    mu, lam = finite(mu, "slow_manifold mu"), finite(lam, "slow_manifold lam")
     if lam == 2 * mu:
         raise UsageError(f"slow_manifold needs lam other than 2 mu, got both {lam:g}; {lam - 0.1:g} works")
     positive(interval, "slow_manifold interval")

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from environments.dynamics.base import System, complex_normal, not_negative, repeated, rk4, substeps
+from environments.dynamics.base import System, complex_normal, finite, not_negative, repeated, rk4, substeps
 from environments.dynamics.harmonics import (
     Sphere,
     analyse,
@@ -78,7 +78,7 @@ def barotropic(
     """
     grid = sphere(positive_int(truncation, "barotropic truncation"))
     steps = substeps(interval, dt, "barotropic")
-    flow = Flow(grid, float(rotation), damping_rates(truncation, drag, hyperviscosity))
+    flow = Flow(grid, finite(rotation, "barotropic rotation"), damping_rates(truncation, drag, hyperviscosity))
     forcing, vorticity = not_negative(forcing, "forcing"), not_negative(vorticity, "vorticity")
     pushed = None if forcing == 0 else forcing * np.sqrt(dt) * band(grid, forced, "forced")
     observe = partial(_observe_grid, grid)

@@ -38,7 +38,9 @@ class Peer:
 PEERS = {
     # gymnax 1 steps with six values where these two expect five.
     "rejax": Peer(("rejax==0.1.3", "gymnax<1"), "rejax_worker.py"),
-    "purejaxrl": Peer(("jax", "flax", "optax", "distrax", "brax", "gymnax<1"), "purejaxrl_worker.py", "needs --checkout"),
+    "purejaxrl": Peer(
+        ("jax", "flax", "optax", "distrax", "brax", "gymnax<1"), "purejaxrl_worker.py", "needs --checkout"
+    ),
     "sbx": Peer(("sbx-rl",), "sbx_worker.py", "downloads PyTorch"),
     "sb3": Peer(("stable-baselines3",), "sb3_worker.py", "downloads PyTorch"),
     # Its trainers call jax.device_put_replicated, which JAX removed after 0.7.

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from jaxrl.agents.base import Agent, OptimizerFactory, optimizer_factory
+from jaxrl.checks import check_numbers
 from jaxrl.errors import UsageError, unknown
 from jaxrl.spaces import Space
 
@@ -54,6 +55,7 @@ def make_agent(agent: Any, observation_space: Space, action_space: Space, optimi
         return module.make(module.Config(), observation_space, action_space, optimizer)
     if not dataclasses.is_dataclass(agent) or isinstance(agent, type) or type(agent).__module__ not in AGENTS.values():
         raise UsageError(f"expected an agent's name or configuration, got {agent!r}; agents are {', '.join(names())}")
+    check_numbers(name_of(agent), agent)
     return importlib.import_module(type(agent).__module__).make(agent, observation_space, action_space, optimizer)
 
 

@@ -11,11 +11,10 @@ from jaxrl import normalise
 from jaxrl.errors import UsageError
 from jaxrl.normalise import RunningStatistics
 from jaxrl.spaces import Box, Space
-from jaxrl.types import Array, Experience, Key, PyTree, Transition
+from jaxrl.types import LARGEST_COUNT, Array, Experience, Key, PyTree, Transition
 
 Hyper = TypeVar("Hyper")
 
-LARGEST_COUNT = np.iinfo(np.int32).max
 # Added to absolute errors when they become priorities, so that no sample is forgotten for good.
 PRIORITY_FLOOR = 1e-6
 

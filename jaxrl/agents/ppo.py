@@ -316,7 +316,7 @@ def make_parts(
     """
     observation_space = common.require_observation(name, observation_space, config.normalise_observations)
     common.check_least(name, config, 1, "epochs", "minibatches", "hidden_sizes")
-    common.check_least(name, config, 0, "learning_rate", "clip", "anneal_updates")
+    common.check_least(name, config, 0, "learning_rate", "clip", "anneal_updates", "value_coefficient")
     common.check_least(name, config, 1e-6, "max_grad_norm")
     common.check_range(name, config, 0.0, 1.0, "discount", "gae_lambda")
     common.check_range(name, config, 0.01, 7.0, "initial_std")

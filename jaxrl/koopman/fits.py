@@ -13,6 +13,7 @@ are rows; ``next_features[i]`` is what followed ``features[i]``.
 """
 
 import math
+import numbers
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -136,8 +137,8 @@ def dense_params(fit: LinearFit, dtype: DTypeLike = np.float32) -> dict[str, NDA
 def _least_squares(inputs: NDArray, targets: NDArray, ridge: float) -> NDArray:
     """``[outputs, inputs]``. A ridge is so many more rows, which keeps the condition of the data unsquared."""
     count, width = inputs.shape
-    if not (ridge >= 0 and math.isfinite(ridge)):
-        raise UsageError(f"a ridge is finite and at least 0, got {ridge}; 1e-6 is a gentle one")
+    if not isinstance(ridge, numbers.Real) or not (ridge >= 0 and math.isfinite(ridge)):
+        raise UsageError(f"a ridge is finite and at least 0, got {ridge!r}; 1e-6 is a gentle one")
     if ridge == 0 and count < width:
         raise UsageError(
             f"{count} snapshots do not determine {width} features without a ridge; pass ridge=1e-6 or more data"

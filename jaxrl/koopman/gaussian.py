@@ -99,7 +99,12 @@ def analog_weights(u: Array, bank: Array, singular_values: Array, steps: Array |
         u: ``[functions]`` at where the forecast starts.
         bank: ``[bank, functions]``, ``v`` at the stored latents.
         singular_values: ``[functions]``, in [0, 1].
+    Raises:
+        UsageError: for sizes that do not fit.
     """
+    shapes = (jnp.shape(u), jnp.shape(bank)[1:], jnp.shape(singular_values))
+    if jnp.ndim(bank) != 2 or len(set(shapes)) != 1:
+        raise UsageError(f"u, rows of the bank and singular values are [functions], got {', '.join(map(str, shapes))}")
     ratio = jnp.maximum(1.0 + matmul(bank, singular_values**steps * u), 0.0)
     total = jnp.sum(ratio)
     return jnp.where(total > 0, ratio / jnp.where(total > 0, total, 1.0), 1.0 / len(bank))

@@ -92,6 +92,8 @@ def vamp2(x: Array, y: Array, ridge: Array | float = 1e-6, centre: bool = True) 
 
     Args:
         ridge: added to both covariances, in units of their mean variance.
+    Returns:
+        []; 0 where a batch does not vary.
     """
     moments = covariances(x, y, centre)
     # Both in one call, as in _spectra.
@@ -183,7 +185,8 @@ def _root(square: Array) -> Array:
 
 def _ridged(covariance: Array, ridge: Array | float) -> Array:
     size = len(covariance)
-    return covariance + ridge * jnp.trace(covariance) / size * jnp.eye(size, dtype=covariance.dtype)
+    variance = jnp.trace(covariance) / size
+    return covariance + ridge * jnp.where(variance > 0, variance, 1.0) * jnp.eye(size, dtype=covariance.dtype)
 
 
 def _check_pair(x: Array, y: Array) -> None:

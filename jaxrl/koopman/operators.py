@@ -109,7 +109,10 @@ def dense(size: int, control_size: int = 0, radius: float = 0.99, max_phase: flo
     Args:
         max_phase: about the largest initial angle a step [rad]. Where a step is short, latents change little in it, and a
             start that turns them far has first to unlearn that.
+    Raises:
+        UsageError: for a size below 1, or a start that is none.
     """
+    _check_start("dense", radius=radius, max_phase=max_phase)
     init = partial(forms.init_dense, size, control_size, radius, max_phase)
     return _with_control("dense", size, control_size, init, _entry_a, apply_matrix, matmul)
 
@@ -120,8 +123,7 @@ def bounded(size: int, control_size: int = 0, radius: float = 1.0, max_phase: fl
     The norm is bounded from above by :func:`~jaxrl.koopman.parametrisations.norm_bound`, at most 0.5 % too high for 64
     numbers. Derived here; the norm bound on a graph's blocks is weaker but needs no product of blocks.
     """
-    if not radius > 0:
-        raise UsageError(f"bounded needs a radius above 0, got {radius}; 1 keeps the norm from growing")
+    _check_start("bounded", radius=radius, max_phase=max_phase)
     init = partial(forms.init_dense, size, control_size, min(0.99, radius), max_phase)
     transition = partial(_bounded_transition, radius)
     return _with_control("bounded", size, control_size, init, transition, apply_matrix, matmul, stable=radius <= 1)
@@ -137,8 +139,7 @@ def skew(size: int, control_size: int = 0, max_decay: float = 0.01, max_phase: f
         max_decay: initial ``D``, a step, is uniform in its logarithm between a hundredth of this and this.
         max_phase: about the largest initial angle a step [rad].
     """
-    if not max_decay > 0:
-        raise UsageError(f"skew needs max_decay above 0, got {max_decay}; 0.01 forgets slowly")
+    _check_start("skew", max_decay=max_decay, max_phase=max_phase)
     init = partial(forms.init_skew, size, control_size, max_decay, max_phase)
     return _with_control("skew", size, control_size, init, _skew_transition, apply_matrix, matmul, stable=True)
 
@@ -155,6 +156,7 @@ def block(size: int, control_size: int = 0, block_size: int = 2, kind: str = "fr
     """
     if kind not in ("free", "rotation"):
         raise unknown("kind of block", kind, ("free", "rotation"))
+    _check_start("block", radius=radius)
     if kind == "rotation" and block_size != 2:
         raise UsageError(f"a rotation block is 2 x 2, got block_size {block_size}; use kind='free'")
     if block_size < 1 or size % block_size:
@@ -188,6 +190,7 @@ def diagonal(
     """
     if not 0 <= min_radius < max_radius < 1:
         raise UsageError(f"diagonal needs 0 <= min_radius < max_radius < 1, got {min_radius} and {max_radius}")
+    _check_start("diagonal", max_phase=max_phase)
     init = partial(forms.init_ring, size, control_size, (min_radius, max_radius), max_phase)
     return _complex("diagonal", size, control_size, init, forms.ring_eigenvalues, _drive_scaled, stable=True)
 
@@ -232,6 +235,12 @@ def check_sizes(name: str, size: int, control_size: int, latent: Array, control:
         raise UsageError(f"{name} has no control, got one of shape {jnp.shape(control)}; pass None or set control_size")
     if jnp.ndim(control) < 1 or jnp.shape(control)[-1] != control_size:
         raise UsageError(f"{name} takes controls of size {control_size}, got shape {jnp.shape(control)}")
+
+
+def _check_start(name: str, **values: float) -> None:
+    for what, value in values.items():
+        if not (value > 0 and math.isfinite(value)):
+            raise UsageError(f"{name} needs {what} above 0 and finite, got {value}")
 
 
 def _step(name, size, control_size, transition, apply, drive, params: PyTree, latent: Array, control=None) -> Array:

@@ -41,7 +41,8 @@ def with_unit_entries(tree: PyTree) -> tuple[PyTree, Array]:
 
     Bounds and quotients of what comes out neither overflow nor vanish, however large the entries were.
     """
-    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(tree)]))
+    # What is done with the result does not depend on the unit. Nor do its gradients, which through a tiny one would overflow.
+    largest = jax.lax.stop_gradient(jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(tree)])))
     # A compiler may multiply by the reciprocal, which of the largest numbers is subnormal and flushed to 0.
     down = jnp.where(largest > 1.0, 1.0 / 16.0, 1.0)
     by = jnp.where(largest > 0, largest * down, 1.0)

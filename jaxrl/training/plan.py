@@ -9,7 +9,7 @@ import jax
 from jaxrl.errors import UsageError
 from jaxrl.training.footprint import nbytes
 from jaxrl.training.program import Program
-from jaxrl.types import PyTree
+from jaxrl.types import LARGEST_COUNT, PyTree
 
 LOG_POINTS = 50  # rows in a learning curve where the user names no interval
 EVALUATIONS = 10
@@ -96,6 +96,11 @@ def make_schedule(
         return count
 
     iterations = whole("steps", steps)
+    if iterations > LARGEST_COUNT:
+        most = LARGEST_COUNT * per_iteration
+        raise UsageError(
+            f"steps {steps:,} cannot work; iterations are counted to 2^31 - 1, which is {most:,} steps here"
+        )
     total = iterations * per_iteration
     if evaluate_every is None:
         evaluate = whole("", total / EVALUATIONS)

@@ -11,6 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxrl.checks import int_from
 from jaxrl.errors import unknown
 from jaxrl.koopman.dictionaries import EncoderNetwork
 from jaxrl.types import Array, Key, PyTree
@@ -36,6 +37,7 @@ def make(config: Config, observation_size: int, action_size: int) -> WorldModel:
         UsageError: for sizes or a configuration that cannot work.
     """
     base.check(config, observation_size, action_size)
+    int_from(config.step_layers, "step_layers", 0)
     if config.kind == "gru":
         network: nn.Module = nn.GRUCell(config.latent_size)
         step = partial(_gru_step, network)

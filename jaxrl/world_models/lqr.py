@@ -72,12 +72,15 @@ def infinite_horizon(
     ``H`` after ``k`` doublings is the cost over ``2^k`` steps (Anderson 1978); it converges for pairs that can be
     stabilised and detected. A few plain Riccati steps follow, which take rounding out.
 
+    A mode that no control reaches and that neither grows nor decays, such as a constant feature, costs without limit; the gain
+    has one all the same, and ``cost`` is then that over ``2^doublings`` steps.
+
     With a ``drift`` ``[size]`` the origin is no equilibrium, and the action that is optimal on average over time is
     ``-K x - (R + B^T P B)^-1 B^T (P d + p)`` with ``p = (I - F^T)^-1 F^T P d``, ``F = A - B K``. Derived here.
 
     Raises:
         UsageError: for sizes that do not fit, costs that are none, no doubling at all, and (where values are known) a pair
-            that cannot be stabilised, whose cost has no limit.
+            with a mode that grows and that no control reaches.
     """
     check_problem(a, b, q, r)
     doublings = positive_int(doublings, "doublings")
@@ -106,6 +109,7 @@ def infinite_horizon(
         return Regulator(gain, jnp.zeros(b.shape[1], a.dtype), cost)
     if jnp.shape(drift) != (len(a),):
         raise UsageError(f"a drift has shape ({len(a)},), as the state has, got {jnp.shape(drift)}")
+    check_finite("the drift", drift)
     closed = a - matmul(b, gain)
     pushed = matmul(cost, drift)
     ahead = jnp.linalg.solve(one - closed.T, matmul(closed.T, pushed))

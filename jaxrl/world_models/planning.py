@@ -41,6 +41,7 @@ class Condensed(NamedTuple):
     from_latent: Array  # [horizon * controls, size]
     from_goal: Array  # [horizon * controls, size]
     largest: Array  # []: a bound of the Hessian's largest eigenvalue
+    rest: Array  # [horizon, controls], zeros: a plan to begin with
 
 
 def latent_cost(model: WorldModel, params: PyTree, q: Array, r: Array, goal: Array, ridge: float = 1e-4) -> LatentCost:
@@ -107,7 +108,9 @@ def condense(a: Array, b: Array, q: Array, r: Array, horizon: int, final: Array 
     from_latent = exact("tscj,tjk->sck", weighted, free).reshape(width, size)
     from_goal = jnp.sum(weighted, 0).reshape(width, size)
     hessian = 0.5 * (hessian + hessian.T)
-    return Condensed(hessian, from_latent, from_goal, norm_bound(hessian))
+    return Condensed(
+        hessian, from_latent, from_goal, norm_bound(hessian), jnp.zeros((horizon, controls), hessian.dtype)
+    )
 
 
 def solve_box(
@@ -147,16 +150,16 @@ def mpc(
 
     Args:
         goal: ``[size]``, where latents should be.
-        plan: ``[horizon, controls]``, where the search begins: :func:`shifted` of the last one, or zeros.
+        plan: ``[horizon, controls]``, where the search begins: :func:`shifted` of the last one, or ``condensed.rest``.
         low, high: scalars or ``[controls]``.
         iterations: of projected gradient. Warm starts make up for few.
     Raises:
         UsageError: for sizes that do not fit, no iteration, or bounds in the wrong order.
     """
-    width, size = condensed.from_latent.shape
-    if jnp.ndim(plan) != 2 or plan.size != width or jnp.shape(latent) != (size,) or jnp.shape(goal) != (size,):
+    size, wanted = condensed.from_latent.shape[1], condensed.rest.shape
+    if jnp.shape(plan) != wanted or jnp.shape(latent) != (size,) or jnp.shape(goal) != (size,):
         raise UsageError(
-            f"this problem has latents of {size} and plans of {width} numbers [horizon, controls], got latent "
+            f"this problem has latents of {size} and plans [horizon, controls] of {wanted}, got latent "
             f"{jnp.shape(latent)}, goal {jnp.shape(goal)}, plan {jnp.shape(plan)}"
         )
     _check_search(iterations, low, high)

@@ -98,6 +98,13 @@ REFUSED = [
     (["--agent", "sac", "--env", "toy:point_mass", "--sampler", "truncated_geometrc"], "truncated_geometric"),
     (["--agent", "sac", "--env", "toy:point_mass", "--sampler", "window(share=2)"], "(0, 1]"),
     (["--agent", "sac", "--env", "toy:point_mass", "--anneal", "True"], "no annealing"),
+    (["--env", "toy:chain", "--steps", "99999999999999999999"], "iterations are counted to 2^31 - 1"),
+    (["--env", "toy:chain", "--sweep", "hidden_sizes=32,64"], "hidden_sizes is no number"),
+    (["--env", "toy:chain", "--sweep", "learning_rate=1e-3", "learning-rate=3e-4"], "swept twice"),
+    (["--env", "toy:chain", "--agent.learning-rate", "inf"], "learning_rate inf cannot work"),
+    (["--env", "toy:chain", "--agent.entropy-coefficient", "nan"], "must be finite"),
+    (["--env", "toy:chain", "--agent.value-coefficient", "-1"], "value_coefficient -1"),
+    (["--agent", "sac", "--env", "toy:point_mass", "--sampler", "truncated_geometric(beta=nan)"], "nan is no number"),
     (["--resume", "nowhere"], "not a run folder"),
 ]
 

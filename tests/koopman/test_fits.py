@@ -144,6 +144,7 @@ def test_data_that_cannot_work_are_refused():
         (lambda: fits.edmd(x[0], x[0]), "one row a snapshot"),
         (lambda: fits.edmd(tall, tall, ridge=-1.0), "at least 0"),
         (lambda: fits.edmd(tall, tall, ridge=np.inf), "finite"),
+        (lambda: fits.edmd(tall, tall, ridge="a"), "got 'a'"),
         (lambda: fits.edmd(1e200 * tall, tall, dtype=np.float32), "more than float32 can"),
         (lambda: fits.dmd(0 * tall, 0 * tall), "0 everywhere"),
         (lambda: fits.dmd(tall, tall, rank=3), "use at most 2"),

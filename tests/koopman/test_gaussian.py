@@ -95,6 +95,7 @@ def test_what_cannot_work_is_refused():
         (lambda: gaussian.sample(jnp.ones(2), eye, 0, jax.random.key(0)), "at least 1"),
         (lambda: gaussian.resample(jnp.ones(2) / 2, 0, jax.random.key(0)), "at least 1"),
         (lambda: gaussian.resample(jnp.ones(2) / 2, 1, jax.random.PRNGKey(0)), "typed key"),
+        (lambda: gaussian.analog_weights(jnp.ones(2), jnp.ones((5, 3)), jnp.ones(3), 1), r"\(2,\), \(3,\), \(3,\)"),
         (lambda: gaussian.spread(jnp.eye(3), eye), r"\(3, 3\), \(2, 2\)"),
         (lambda: gaussian.sample(jnp.ones(3), eye, 2, jax.random.key(0)), r"got \(3,\)"),
         (lambda: gaussian.residual_noise(jnp.ones((4, 3)), jnp.ones((4, 3)), eye), r"\(4, 3\), \(2, 2\)"),

@@ -98,6 +98,8 @@ def test_dirichlet_energy_is_0_for_constants_and_1_for_noise():
 
 
 def test_what_cannot_work_is_refused():
+    with pytest.raises(UsageError, match=r"one weight a point, \(4,\), got shape \(1,\)"):
+        metrics.rmse(jnp.ones(4), jnp.zeros(4), jnp.ones(1))
     with pytest.raises(UsageError, match="at least 2 members"):
         metrics.crps(jnp.ones((1, 3)), jnp.ones(3))
     with pytest.raises(UsageError, match="no range"):

@@ -55,6 +55,10 @@ def test_isotropy_by_hand():
     assert float(objectives.isotropy_penalty(jnp.diag(jnp.array([1.0, 0.0])))) == pytest.approx(13.8155, rel=1e-5)
 
 
+def test_vamp_of_what_does_not_vary_is_0():
+    assert objectives.vamp2(jnp.ones((8, 3)), jnp.ones((8, 3))) == 0.0
+
+
 def test_vamp_and_dpnets_of_white_latents_are_sums_of_squared_correlations():
     """Against an SVD in float64; and for white latents DPNets' score is VAMP-2, and CKA times the size."""
     x, y = pair(200)

@@ -136,7 +136,7 @@ def test_what_is_too_large_is_turned_and_not_lost():
 
 
 @pytest.mark.parametrize("name", ["diagonal", "skew", "bounded"])
-@pytest.mark.parametrize("scale", [0.0, 1.0, 1e10, 1e35])
+@pytest.mark.parametrize("scale", [0.0, 1e-35, 1e-19, 1.0, 1e10, 1e35])
 def test_gradients_are_finite_for_all_parameters(name, scale):
     operator = ALL[name]
     params = jax.tree.map(lambda leaf: leaf * scale, operator.init(jax.random.key(3)))
@@ -218,6 +218,10 @@ def test_what_cannot_work_is_refused():
         (lambda: operators.diagonal(5), "use 6"),
         (lambda: operators.dense(0), "size of dense must be at least 1"),
         (lambda: operators.dense(2.5), "whole number"),
+        (lambda: operators.dense(4, radius=math.nan), "radius above 0 and finite, got nan"),
+        (lambda: operators.block(4, kind="rotation", radius=-1.0), "radius above 0"),
+        (lambda: operators.skew(4, max_phase=math.inf), "max_phase above 0 and finite"),
+        (lambda: operators.diagonal(4, max_phase=0.0), "max_phase above 0"),
         (lambda: operators.dense(4, -1), "at least 0"),
         (lambda: operators.block(7, block_size=3), "use size 9"),
         (lambda: operators.block(4, kind="rotatoin"), "did you mean 'rotation'"),

@@ -114,3 +114,13 @@ def test_what_no_control_reaches_has_no_stationary_regulator():
 def test_a_drift_of_the_wrong_size_is_refused():
     with pytest.raises(UsageError, match="drift has shape"):
         lqr.infinite_horizon(ONE, ONE, ONE, ONE, jnp.ones(2))
+    with pytest.raises(UsageError, match="drift holds nan"):
+        lqr.infinite_horizon(ONE, ONE, ONE, ONE, jnp.full(1, jnp.nan))
+
+
+def test_a_constant_feature_takes_nothing_from_the_gain():
+    """An eigenvalue of 1 that no control reaches costs without limit; the gain is that of the rest."""
+    a, b = jnp.array([[0.9, 0.3], [0.0, 1.0]]), jnp.array([[1.0], [0.0]])
+    found = lqr.infinite_horizon(a, b, jnp.eye(2), jnp.eye(1))
+    alone = lqr.infinite_horizon(a[:1, :1], b[:1], ONE, ONE)
+    np.testing.assert_allclose(found.feedback[0, 0], alone.feedback[0, 0], rtol=1e-4)

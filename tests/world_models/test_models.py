@@ -226,6 +226,7 @@ def test_refusals():
         (lambda: koopman_model.make(small(reward_weight=-1.0), 3, 1), "reward_weight"),
         (lambda: koopman_model.make(small(), 0, 1), "observation_size"),
         (lambda: baselines.make(baselines.Config(kind="lstm"), 3, 1), "unknown kind"),
+        (lambda: baselines.make(baselines.Config(kind="mlp", step_layers=-1), 3, 1), "step_layers must be at least 0"),
         (lambda: made.encode(params, jnp.zeros(4)), "observations of 3"),
         (lambda: made.step(params, jnp.zeros(SIZE), jnp.zeros(1)), "actions of 2"),
         (lambda: made.rollout(params, jnp.zeros(SIZE), jnp.zeros((0, 2))), "T >= 1"),

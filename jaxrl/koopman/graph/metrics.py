@@ -112,6 +112,8 @@ def dirichlet_energy(graph: Graph, nodes: Array) -> Array:
 
 
 def _mean(field: Array, area: Array) -> Array:
+    if jnp.shape(area) != jnp.shape(field)[-1:]:
+        raise UsageError(f"area has one weight a point, {jnp.shape(field)[-1:]}, got shape {jnp.shape(area)}")
     return jnp.sum(field * jnp.asarray(area, field.dtype), -1)
 
 
