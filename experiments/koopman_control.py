@@ -28,7 +28,9 @@ from experiments import koopman_control_runs as runs
 from experiments.koopman_control_tasks import SIZES, TASKS, Sizes, Task, data_of
 from jaxrl.analysis import figures
 from jaxrl.analysis.claims import Claim
+from jaxrl.analysis.statistics import interval
 from jaxrl.analysis.tables import markdown_table
+from jaxrl.analysis.text import describe
 from jaxrl.errors import UsageError, unknown
 
 FASTER, CHEAPER = 3.0, 5.0  # what "several times" is taken to be
@@ -173,7 +175,7 @@ def time_claim(
 def write(tasks: tuple[Task, ...], sizes: Sizes, results: dict[str, dict], folder: Path) -> None:
     """``metrics.jsonl``, ``table.md`` and a figure of errors a task."""
     lines, parts = [], []
-    shown = lambda values: f"{np.mean(values):.4g} ± {np.std(values):.2g}"
+    shown = lambda values: describe(interval(values, "mean"))
     for task in tasks:
         found = results[task.name]
         for name in (*runs.MODELS, *(f"{kind}/{model}" for kind, model in runs.CONTROLLERS)):

@@ -30,14 +30,20 @@ def cell(folder: Path, name: str, settings: Any, measure: Callable[[], dict], co
     """What ``measure`` returns, kept in ``folder/name.json``: an interrupted study goes on where it stopped.
 
     Args:
-        settings: everything that the result depends on; a kept cell of other settings is measured anew.
+        settings: everything that the result depends on; a kept cell of other settings stays, under another name, for the
+            day on which they are asked for again.
     """
     path = folder / f"{name}.json"
     words = json.dumps(settings, sort_keys=True, default=_plain)
     identity = hashlib.sha256(words.encode()).hexdigest()[:16]
-    kept = _read_cell(path)
+    kept, aside = _read_cell(path), path.with_suffix(f".{identity}.json")
     if kept is not None and kept["identity"] == identity:
         return kept["result"]
+    if kept is not None:
+        path.replace(path.with_suffix(f".{kept['identity']}.json"))
+    if (again := _read_cell(aside)) is not None:
+        aside.replace(path)
+        return again["result"]
     began = time.perf_counter()
     result = measure()
     seconds = round(time.perf_counter() - began)

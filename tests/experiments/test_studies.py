@@ -29,6 +29,8 @@ def test_a_cell_is_measured_once_unless_its_settings_change(tmp_path):
     assert studies.cell(tmp_path, "a", {"steps": 1}, measure, QUIET) == {"score": 1}
     assert studies.cell(tmp_path, "a", {"steps": 2}, measure, QUIET) == {"score": 2}
     assert studies.cell(tmp_path, "b", CPU[0], measure, QUIET) == {"score": 3}  # a config is told apart by its fields
+    assert studies.cell(tmp_path, "a", {"steps": 1}, measure, QUIET) == {"score": 1}  # kept all the while
+    assert studies.cell(tmp_path, "a", {"steps": 2}, measure, QUIET) == {"score": 2} and len(called) == 3
     for broken in ('{"identity": "12', "[]", '{"identity": "x"}'):
         (tmp_path / "b.json").write_text(broken)
         with pytest.raises(UsageError, match="is no kept result"):

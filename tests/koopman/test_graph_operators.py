@@ -230,3 +230,29 @@ def test_gradients_are_finite_at_the_start(name):
 def test_what_cannot_work_is_refused(make, said):
     with pytest.raises(UsageError, match=said):
         make()
+
+
+DRIVEN = {
+    "block": operators.block(MESH, 2, control_size=3),
+    "block_norm": operators.block_norm(MESH, 2, control_size=3),
+    "skew": operators.skew(MESH, 2, control_size=3),
+    "diag": operators.diag(12, 2, BASIS, PAIRS, control_size=3),
+    "diag shared": operators.diag(12, 2, control_size=3),
+}
+
+
+@pytest.mark.parametrize("name", DRIVEN)
+def test_a_control_enters_every_node_by_the_matrix_of_its_type(name):
+    operator = DRIVEN[name]
+    nodes = operator.size // 2
+    types = MESH.node_types if nodes == MESH.nodes else np.zeros(nodes, int)
+    params = operator.init(jax.random.key(0))
+    controls = jax.random.normal(jax.random.key(1), (5, 3))
+    by_hand = np.stack([np.asarray(params["B"])[t] @ np.asarray(controls[0]) for t in types]).reshape(-1)
+    np.testing.assert_allclose(operator.step(params, jnp.zeros(operator.size), controls[0]), by_hand, atol=1e-5)
+    latent = jax.random.normal(jax.random.key(2), (operator.size,))
+    stepped = [rollout(operator, params, latent, controls, 5) for rollout in rollouts.ROLLOUTS.values()]
+    for other in stepped[1:]:
+        np.testing.assert_allclose(other, stepped[0], atol=2e-5)
+    free = operator._replace(name="free").step(params, latent, None)
+    np.testing.assert_allclose(free, operator.matrix(params)[0] @ latent, atol=2e-5)

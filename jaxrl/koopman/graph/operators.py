@@ -10,6 +10,9 @@ operator steps these.
 * ``skew``: turns without loss, ``exp(-D/2) p(S) exp(-D/2)`` with ``S`` skew on the graph. Stable, and need not contract.
 * ``diag``: complex numbers, one a mode of a basis of the graph and a channel. Stable.
 
+All take a control of the whole graph, ``control_size`` numbers, that enters every node by the matrix of its type,
+``"B": [node types, width, control_size]`` (of one type for all in ``diag``).
+
 Reading the method's ``exp(S - D)`` by six Taylor terms does not bound the norm: on the imaginary axis the polynomial of
 degree 6 exceeds 1, that of degree 8 does not below 3.395. So ``p`` has degree 8, ``S`` is kept below that by its own Schur
 bound, and ``D`` is split off, which makes each factor a contraction. Derived here.
@@ -38,25 +41,27 @@ SQUARINGS = 5
 PRECISION = jax.lax.Precision.HIGHEST
 
 
-def block(graph: Graph, width: int, start: str = "small") -> Operator:
+def block(graph: Graph, width: int, start: str = "small", control_size: int = 0) -> Operator:
     """Any blocks, ``{"edges": [edge types, width, width], "loops": [node types, width, width]}``. Not stable.
 
     Raises:
         UsageError: for a width below 1 or an unknown start.
     """
     init = partial(_init_blocks, graph, _checked(width), _known_start(start))
-    return _graph_operator("graph_block", graph, width, init, _as_given, False)
+    return _graph_operator("graph_block", graph, width, init, _blocks_of, False, control_size)
 
 
-def block_norm(graph: Graph, width: int, radius: float = 1.0, start: str = "small") -> Operator:
+def block_norm(graph: Graph, width: int, radius: float = 1.0, start: str = "small", control_size: int = 0) -> Operator:
     """Blocks divided by what :func:`schur_bound` exceeds ``radius`` by. Stable for radius <= 1, for any parameters."""
     if not radius > 0:
         raise UsageError(f"block_norm needs a radius above 0, got {radius}; 1 keeps the norm from growing")
     init = partial(_init_blocks, graph, _checked(width), _known_start(start))
-    return _graph_operator("graph_block_norm", graph, width, init, partial(_within, graph, radius), radius <= 1)
+    return _graph_operator(
+        "graph_block_norm", graph, width, init, partial(_bounded_blocks, graph, radius), radius <= 1, control_size
+    )
 
 
-def skew(graph: Graph, width: int, max_decay: float = 0.01, substeps: int = 1) -> Operator:
+def skew(graph: Graph, width: int, max_decay: float = 0.01, substeps: int = 1, control_size: int = 0) -> Operator:
     """``(exp(-D/2n) p(S/n) exp(-D/2n))^n``; ``S`` skew by ``K_rev(α) = -K_α^T``, ``D`` diagonal and not negative. Stable.
 
     ``{"edges", "loops"}`` as for ``block``, of which the skew part counts, and ``"decay": [node types, width]`` through
@@ -73,15 +78,22 @@ def skew(graph: Graph, width: int, max_decay: float = 0.01, substeps: int = 1) -
     return assemble(
         "graph_skew",
         size,
-        partial(_init_skew, graph, width, max_decay),
+        _with_input(partial(_init_skew, graph, width, max_decay), graph.loop_types, width, control_size),
         partial(_skew_transition, graph, substeps),
         partial(_skew_apply, graph, width, substeps),
+        drive=partial(_drive, graph.node_types),
+        control_size=control_size,
         stable=True,
     )
 
 
 def diag(
-    nodes: int, width: int, basis: np.ndarray | None = None, pairs: int = 0, radii: tuple[float, float] = (0.9, 0.999)
+    nodes: int,
+    width: int,
+    basis: np.ndarray | None = None,
+    pairs: int = 0,
+    radii: tuple[float, float] = (0.9, 0.999),
+    control_size: int = 0,
 ) -> Operator:
     """``z' = U λ U^T z``: a decay and an angle for each mode of a basis and each channel. Stable.
 
@@ -94,13 +106,12 @@ def diag(
     Raises:
         UsageError: for a basis that is not orthonormal, does not fit, or has too few columns for the pairs.
     """
+    driven = {"drive": partial(_drive, np.zeros(nodes, np.int64)), "control_size": control_size, "stable": True}
     if basis is None:
         if _checked(width) % 2:
             raise UsageError(f"without a basis channels are paired, got width {width}; use {width + 1}")
-        init = partial(_init_modes, (width // 2,), radii)
-        return assemble(
-            "graph_diag", nodes * width, init, partial(_shared_modes, nodes), forms.apply_complex, stable=True
-        )
+        init = _with_input(partial(_init_modes, (width // 2,), radii), 1, width, control_size)
+        return assemble("graph_diag", nodes * width, init, partial(_shared_modes, nodes), forms.apply_complex, **driven)
     basis = np.asarray(basis, np.float64)
     if basis.ndim != 2 or len(basis) != nodes or not 0 <= 2 * pairs <= basis.shape[1]:
         raise UsageError(
@@ -109,8 +120,9 @@ def diag(
     if np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() > 1e-6:
         raise UsageError("the columns of a basis must be orthonormal; pass it through orthonormal first")
     init = partial(_init_modes, (pairs + basis.shape[1] - 2 * pairs, _checked(width)), radii)
+    init = _with_input(init, 1, width, control_size)
     apply = partial(_basis_apply, basis, pairs, width)
-    return assemble("graph_diag", nodes * width, init, forms.ring_eigenvalues, apply, jnp.multiply, stable=True)
+    return assemble("graph_diag", nodes * width, init, forms.ring_eigenvalues, apply, jnp.multiply, **driven)
 
 
 def ring_basis(nodes: int) -> tuple[np.ndarray, int]:
@@ -178,8 +190,31 @@ def apply_typed(graph: Graph, blocks: PyTree, latent: Array) -> Array:
     return moved + jnp.einsum("...nj,nij->...ni", latent, blocks["loops"][graph.node_types], precision=PRECISION)
 
 
-def _graph_operator(name: str, graph: Graph, width: int, init, transition, stable: bool) -> Operator:
-    return assemble(name, graph.nodes * width, init, transition, partial(_flat_apply, graph, width), stable=stable)
+def _graph_operator(name: str, graph: Graph, width: int, init, transition, stable: bool, control_size: int) -> Operator:
+    init = _with_input(init, graph.loop_types, width, control_size)
+    apply, drive = partial(_flat_apply, graph, width), partial(_drive, graph.node_types)
+    return assemble(
+        name, graph.nodes * width, init, transition, apply, drive=drive, control_size=control_size, stable=stable
+    )
+
+
+def _with_input(init, types: int, width: int, control_size: int):
+    """The start of an operator with the matrices by which a control enters, of variance ``1 / control_size``."""
+    if not control_size:
+        return init
+
+    def with_input(key: Key) -> PyTree:
+        key, input_key = jax.random.split(key)
+        drawn = jax.random.normal(input_key, (types, width, control_size)) / math.sqrt(control_size)
+        return init(key) | {"B": drawn}
+
+    return with_input
+
+
+def _drive(node_types: np.ndarray, params: PyTree, control: Array) -> Array:
+    """``B control`` at every node, ``[..., controls] -> [..., nodes * width]``."""
+    by_type = jnp.einsum("twc,...c->...tw", params["B"], control, precision=PRECISION)
+    return by_type[..., node_types, :].reshape(*control.shape[:-1], -1)
 
 
 def _flat_apply(graph: Graph, width: int, blocks: PyTree, latent: Array) -> Array:
@@ -187,8 +222,12 @@ def _flat_apply(graph: Graph, width: int, blocks: PyTree, latent: Array) -> Arra
     return apply_typed(graph, blocks, nodes).reshape(latent.shape)
 
 
-def _as_given(params: PyTree) -> PyTree:
-    return params
+def _blocks_of(params: PyTree) -> PyTree:
+    return {"edges": params["edges"], "loops": params["loops"]}
+
+
+def _bounded_blocks(graph: Graph, radius: float, params: PyTree) -> PyTree:
+    return _within(graph, radius, _blocks_of(params))
 
 
 def _within(graph: Graph, radius: float, params: PyTree) -> PyTree:
