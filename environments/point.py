@@ -26,7 +26,7 @@ from environments.rendering import drawing
 from environments.suites import pick, reward_scales
 from jaxrl.checks import positive_int
 from jaxrl.spaces import Box
-from jaxrl.types import Array, Key, Step
+from jaxrl.types import Array, Key, Step, check_key
 
 TASKS = tuple(f"reach-{k}" for k in range(8))
 HORIZON = 40
@@ -101,6 +101,7 @@ def _observe(state: State) -> Array:
 
 
 def _reset(parameters: Parameters, key: Key) -> tuple[State, Step]:
+    check_key(key)
     start, goal = jax.random.uniform(key, (2, 2), minval=-1.0, maxval=1.0)
     state = State(start, jnp.zeros(2), goal, jnp.zeros((), jnp.int32), jnp.zeros(()))
     return state, first_step(_observe(state), {"success": jnp.zeros(())})

@@ -5,6 +5,7 @@ where there is one to compute. ``environments.make("toy:chain", n=7)`` finds the
 """
 
 import inspect
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from environments.wrappers.limits import time_limit
 from jaxrl.checks import positive_int
 from jaxrl.errors import UsageError, unknown
 from jaxrl.spaces import Box, Discrete
-from jaxrl.types import Array, Key, Step
+from jaxrl.types import Array, Key, PyTree, Step, check_key
 
 
 def names() -> list[str]:
@@ -50,11 +51,16 @@ def make(name: str, max_steps: int | None = None, **kwargs) -> Environment:
 
 def _toy(name: str, reset, step, observation_space, action_space, max_steps: int | None, draw) -> Environment:
     rendering = drawing(draw, drawings.TOY_SECONDS)
-    env = Environment(f"toy:{name}", reset, step, observation_space, action_space, rendering=rendering)
+    env = Environment(f"toy:{name}", partial(_keyed, reset), step, observation_space, action_space, rendering=rendering)
     return env if max_steps is None else time_limit(env, max_steps)
 
 
 # --- counter ----------------------------------------------------------------------------------------------------------
+
+
+def _keyed(reset: Callable[[Key], tuple[PyTree, Step]], key: Key) -> tuple[PyTree, Step]:
+    check_key(key)
+    return reset(key)
 
 
 def counter(limit: int | None = 4, max_steps: int | None = None) -> Environment:

@@ -118,6 +118,13 @@ def new_folder(chosen: str | None, *parts: str) -> Path:
     return folder
 
 
+def with_option(command: str, name: str, value: str) -> str:
+    """A command with another value of an option, which is appended where it was not given."""
+    words = shlex.split(command)
+    _, words = take_option(words, name, "")
+    return shlex.join([*words, f"--{name}", value])
+
+
 def command_line(module: str, flags: list[str]) -> str:
     """The command that does the same again."""
     return shlex.join(["uv", "run", "python", "-m", module, *flags])

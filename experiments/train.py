@@ -53,6 +53,8 @@ def go_on(folder: Path, arguments: list[str], console: Console) -> int:
     built = build(config)
     checkpoints, per_iteration = folder / "checkpoints", built.program.steps_per_iteration
     command = load_command(folder)
+    if config.steps != config_steps:
+        command = cli.with_option(command, "steps", str(config.steps))
     if not saved_iterations(checkpoints) and iteration is None:
         console.print(
             "  No checkpoint was finished: the run starts again from its beginning, which gives the same bits."

@@ -24,7 +24,7 @@ from environments.wrappers.limits import time_limit
 from jaxrl.checks import positive_int
 from jaxrl.errors import MissingExtraError, UsageError, unknown
 from jaxrl.spaces import Box, Discrete, Space, zeros
-from jaxrl.types import Key, PyTree, Step
+from jaxrl.types import Key, PyTree, Step, check_key
 
 _NEVER = np.iinfo(np.int32).max
 
@@ -172,6 +172,7 @@ def _cast(template: PyTree, state: PyTree) -> PyTree:
 
 
 def _reset(env: Any, params: Any, template: PyTree, space: Space, key: Key) -> tuple[PyTree, Step]:
+    check_key(key)
     observation, state = env.reset_env(key, params)
     return _cast(template, state), first_step(_observe(space, observation))
 

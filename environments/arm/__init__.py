@@ -36,7 +36,7 @@ from environments.rendering import drawing
 from environments.suites import pick, reward_scales
 from jaxrl.checks import positive_int
 from jaxrl.spaces import Box
-from jaxrl.types import Array, Key, Step
+from jaxrl.types import Array, Key, Step, check_key
 
 SETS = {
     "MT3": ("reach", "button", "push"),
@@ -116,6 +116,7 @@ def _goal(task: Parameters, state: State) -> tuple[Array, Array]:
 
 
 def _reset(task: Parameters, key: Key) -> tuple[State, Step]:
+    check_key(key)
     u = jax.random.uniform(key, (8,))
 
     def between(ends: Array, share: Array) -> Array:

@@ -161,3 +161,9 @@ def test_a_second_vectorise_and_a_legacy_key_are_refused():
         time_limit(env, 2)
     with pytest.raises(UsageError, match="typed key"):
         env.reset(jax.random.PRNGKey(0))
+
+
+@pytest.mark.parametrize("name", ["toy:chain", "toy:random_start", "gymnax:CartPole-v1", "point:reach-0", "arm:reach"])
+def test_single_environments_refuse_legacy_keys_too(name):
+    with pytest.raises(UsageError, match="typed key"):
+        environments.make(name).reset(jax.random.PRNGKey(0))

@@ -70,6 +70,8 @@ def test_resumed_for_more_steps_equals_the_long_run(tmp_path, agent, extra):
     assert not status
     long, short = (read_rows(tmp_path / name / "metrics.jsonl") for name in ("long", "short"))
     assert without_time(long) == without_time(short)
+    command = json.loads((tmp_path / "short" / "config.json").read_text())["command"].split()
+    assert command.count("--steps") == 1 and command[command.index("--steps") + 1] == str(steps)
     states = []
     for name in ("long", "short"):
         built = build(load_config(tmp_path / name))
