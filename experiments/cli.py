@@ -68,11 +68,19 @@ def take_option(arguments: list[str], name: str, default: str) -> tuple[str, lis
                 value = next(words)
             except StopIteration:
                 raise UsageError(f"--{name} needs a value") from None
+            if value.startswith("--"):
+                raise UsageError(f"--{name} needs a value, and {value} is another option")
         elif word.startswith(f"--{name}="):
             value = word.partition("=")[2]
         else:
             rest.append(word)
     return value, rest
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed that is none."""
+    if not 0 <= seed < 2**32:
+        raise UsageError(f"seed {seed} cannot work; seeds are whole numbers from 0 to 4,294,967,295")
 
 
 def take_hosts(arguments: list[str]) -> list[str]:

@@ -122,7 +122,11 @@ def load_config(folder: Path) -> Train:
     path = folder / "config.json"
     try:
         content = json.loads(path.read_text())
-        return config_from_dict(content["agent"], content["config"])
+        config = config_from_dict(content["agent"], content["config"])
+        for name, kind in {"env": str, "steps": int, "seed": int, "seeds": int, "sampler": str}.items():
+            if type(getattr(config, name)) is not kind:
+                raise TypeError(f"{name} is {getattr(config, name)!r}")
+        return config
     except OSError:
         raise UsageError(f"{folder} is not a run folder: it has no config.json") from None
     except (ValueError, KeyError, TypeError) as error:
@@ -130,8 +134,8 @@ def load_config(folder: Path) -> Train:
 
 
 def load_command(folder: Path) -> str:
-    """The command that started a run whose config can be read."""
-    return json.loads((folder / "config.json").read_text())["command"]
+    """The command that started a run whose config can be read; empty where that does not say."""
+    return str(json.loads((folder / "config.json").read_text()).get("command", ""))
 
 
 def config_from_dict(agent: str, values: dict[str, Any]) -> Train:

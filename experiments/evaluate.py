@@ -45,6 +45,7 @@ class EvaluateRun:
 
 def main(arguments: list[str], console: Console) -> None:
     asked = cli.parse(EvaluateRun, arguments, description=__doc__)
+    cli.check_seed(asked.seed)
     config = dataclasses.replace(load_config(asked.run), devices=1, mesh="")
     config = dataclasses.replace(config, evaluate=dataclasses.replace(config.evaluate, episodes=asked.episodes))
     built = build(config)
@@ -65,7 +66,7 @@ def main(arguments: list[str], console: Console) -> None:
         results.append({**label, **summarise(episodes.returns), "length": float(np.mean(episodes.lengths))})
         console.print(describe(results[-1], asked.episodes))
         if index == 0 and asked.rollout and not on_host:
-            page = write_rollout(built.env, built.agent, own, asked.run / "rollout.html", seed=asked.seed % 2**32)
+            page = write_rollout(built.env, built.agent, own, asked.run / "rollout.html", seed=asked.seed)
             if page is not None:
                 console.print(f"  rollout    {page}", soft_wrap=True)
     path = asked.run / "evaluation.json"

@@ -47,8 +47,7 @@ class RolloutRun:
 
 def main(arguments: list[str], console: Console) -> None:
     asked = cli.parse(RolloutRun, arguments, description=__doc__)
-    if not 0 <= asked.seed < 2**32:
-        raise UsageError(f"seed {asked.seed} cannot work; seeds are whole numbers from 0 to 4,294,967,295")
+    cli.check_seed(asked.seed)
     built, state, iteration = load_policy(asked.run, asked.iteration, asked.member)
     env: Any = built.env
     if not getattr(env, "rendering", {}).get("kind"):

@@ -259,10 +259,14 @@ def _value(text: str) -> Any:
         return text
 
 
-def latest_return(rows: list[Row]) -> float:
-    """The members' mean of the last evaluation, or where there is none of the last training episodes; NaN without either."""
+def latest_return(rows: list[Row]) -> tuple[float, int]:
+    """The members' mean of the last evaluation, or where there is none of the last training episodes, and its step.
+
+    NaN at step 0 without either.
+    """
     for column in ("eval/return", "episode/return"):
         told = [row for row in rows if column in row]
         if told:
-            return mean_of([row for row in told if row["step"] == told[-1]["step"]], column)
-    return math.nan
+            at = told[-1]["step"]
+            return mean_of([row for row in told if row["step"] == at], column), at
+    return math.nan, 0

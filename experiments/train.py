@@ -65,7 +65,8 @@ def go_on(folder: Path, arguments: list[str], console: Console) -> int:
     state, meta = load_state(built.program, checkpoints, iteration, parts_of(config))
     if meta["iteration"] >= built.plan.schedule.iterations and (folder / "result.json").exists():
         done = f"{meta['iteration'] * per_iteration:,} of {built.plan.steps:,} steps"
-        raise UsageError(f"{folder} has already taken {done}; give more with --steps {2 * built.plan.steps}")
+        more = 2 * max(built.plan.steps, meta["iteration"] * per_iteration)
+        raise UsageError(f"{folder} has already taken {done}; give more with --steps {more}")
     longer = built.config.steps > config_steps
     rows_held = getattr(built.config.loop, "capacity", 0)
     lost = {
@@ -80,6 +81,8 @@ def go_on(folder: Path, arguments: list[str], console: Console) -> int:
     if is_first():
         (folder / "result.json").unlink(missing_ok=True)
         discard_after(checkpoints, meta["iteration"])
+        if not (folder / "metrics.jsonl").exists():
+            console.print("  metrics.jsonl is gone: the rows before this checkpoint are lost, the run itself is whole.")
         rows = truncate_rows(folder, meta["iteration"] * per_iteration)
         save_config(built.config, folder / "config.json", command)
     return train(built, folder, command, console, origin_of(state, meta, rows, meta["restores"]), meta["restores"])
@@ -201,16 +204,17 @@ def report(built: Built, outcome: Outcome, folder: Path, command: str, console: 
     state = outcome.state if built.program.members is None else member(outcome.state, int(rows[0]["member"]))
     curve = write_curve(folder, f"{built.agent.name} in {config.env}")
     page = write_rollout(built.env, built.agent, state, folder / "rollout.html")
+    score, at = latest_return(written)
     result: dict[str, Any] = {
-        "return": latest_return(written),
+        "return": score,
+        "return_step": at,
         "step": outcome.iteration * built.program.steps_per_iteration,
     }
     result |= {"interrupted": outcome.interrupted, **events}
     (folder / "result.json").write_text(json.dumps({name: jsonable(value) for name, value in result.items()}) + "\n")
     steps = f"{result['step']:,} steps"
-    console.print(
-        f"{'interrupted after' if outcome.interrupted else 'finished'} {steps}, return {result['return']:,.1f}"
-    )
+    when = "" if at == result["step"] else f" at step {at:,}, when it was last measured"
+    console.print(f"{'interrupted after' if outcome.interrupted else 'finished'} {steps}, return {score:,.1f}{when}")
     for name, path in {"curve": curve, "rollout": page, "metrics": folder / "metrics.jsonl"}.items():
         if path is not None:
             console.print(f"  {name:<10} {path}", soft_wrap=True)

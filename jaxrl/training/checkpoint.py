@@ -191,4 +191,6 @@ def first_line(error: Exception) -> str:
     """What went wrong, in one line."""
     if "No space left" in str(error) or "RESOURCE_EXHAUSTED" in str(error):
         return "no space left on the disk"
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    line = (str(error).strip().splitlines() or [""])[0][:200]
+    # Some libraries put the names of their own functions in place of words.
+    return type(error).__name__ if not line or line.startswith("<") else line

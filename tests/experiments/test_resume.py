@@ -71,6 +71,22 @@ def test_row_that_a_kill_cut_in_the_middle_leaves_no_trace(run, whole):
     assert seconds == sorted(seconds)  # time goes on from where the first process was
 
 
+def test_lost_rows_and_settings_edited_by_hand_are_told(run, whole):
+    for name in ("metrics.jsonl", "metrics.csv"):
+        (run / name).unlink()
+    shutil.rmtree(run / "checkpoints" / "32")
+    (run / "result.json").unlink()
+    status, text = resume(run)
+    assert status == 0 and "metrics.jsonl is gone" in text
+    with pytest.raises(UsageError, match="more with --steps 128"):
+        resume(run, "--steps", "8")
+    content = json.loads((run / "config.json").read_text())
+    content["config"]["steps"] = "many"
+    (run / "config.json").write_text(json.dumps(content))
+    with pytest.raises(UsageError, match="not a training config: steps is 'many'"):
+        resume(run)
+
+
 @pytest.mark.parametrize(
     "flags, words",
     [

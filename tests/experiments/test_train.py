@@ -107,6 +107,7 @@ REFUSED = [
     (["--env", "toy:chain", "--agent.entropy-coefficient", "nan"], "must be finite"),
     (["--env", "toy:chain", "--agent.value-coefficient", "-1"], "value_coefficient -1"),
     (["--agent", "sac", "--env", "toy:point_mass", "--sampler", "truncated_geometric(beta=nan)"], "nan is no number"),
+    (["--agent", "--env", "toy:chain"], "--agent needs a value"),
     (["--resume", "nowhere"], "not a run folder"),
 ]
 
@@ -135,7 +136,8 @@ def test_a_return_is_that_of_the_last_evaluation_however_long_ago():
         {"step": 16, "episode/return": 9.0},
         {"step": 24},
     ]
-    assert latest_return(rows) == 2.0 and latest_return(rows[2:]) == 9.0 and math.isnan(latest_return(rows[3:]))
+    assert latest_return(rows) == (2.0, 8) and latest_return(rows[2:])[0] == 9.0
+    assert math.isnan(latest_return(rows[3:])[0])
 
 
 def test_a_member_that_diverges_is_left_out_and_told_of(tmp_path):
