@@ -60,6 +60,8 @@ class Benchmark:
     """SAC's batch, where other than the preset's."""
     ppo_budget: int | None = None
     """Iterations after which a return counts as not reached, where other than the preset's."""
+    loop_iterations: int | None = None
+    """Iterations of the run whose logging and evaluation is timed, where other than the preset's."""
     sac_points: int | None = None
     """Points of SAC's learning curve, where other than the preset's."""
     out: Path = Path("runs/benchmark/benchmark.json")
@@ -72,7 +74,10 @@ def main(arguments: list[str], console: Console) -> int:
     asked = cli.parse(Benchmark, arguments, description=__doc__)
     sizes = chosen(
         asked.preset,
-        {name: getattr(asked, name) for name in ("num_envs", "seeds", "batch_size", "ppo_budget", "sac_points")},
+        {
+            name: getattr(asked, name)
+            for name in ("num_envs", "seeds", "batch_size", "ppo_budget", "loop_iterations", "sac_points")
+        },
     )
     parts = compared.parts(sizes) | alone.parts(asked.peer_folder, asked.preset == "smoke")
     check(asked, parts)
