@@ -6,8 +6,9 @@ reward is ``sigma_k v + mu_k``. When mu and sigma move, the head moves the other
 
     a' = a sigma / sigma',    b' = (sigma b + mu - mu') / sigma'
 
-so that ``sigma' v' + mu' = sigma v + mu`` for every input. A gain and an offset for each task are enough for that (derived
-here: a full row of the last layer for each task, as in the sources, costs hundreds of times as many parameters).
+so that ``sigma' v' + mu' = sigma v + mu`` for every input. Exact but for rounding: in float32 to 1e-7 of the largest of
+``sigma'``, ``|mu'|`` and the value. A gain and an offset for each task are enough for that (derived here: a full row of the
+last layer for each task, as in the sources, costs hundreds of times as many parameters).
 
 Statistics are Welford's running ones by default, which weigh all targets so far alike and so lag where returns keep
 growing; with ``step`` they are exponential averages.
