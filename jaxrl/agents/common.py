@@ -49,6 +49,20 @@ def check_choice(agent: str, config: Any, field: str, choices: tuple[str, ...]) 
         raise UsageError(f"{agent}: {field} '{value}' is not known; use {' or '.join(choices)}")
 
 
+def check_minibatches(agent: str, config: Any, size: int) -> None:
+    """Refuse minibatches that do not divide a rollout of ``size`` steps, with the nearest numbers that do."""
+    number = config.minibatches
+    # Advantages shifted to mean 0 are all 0 in minibatches of one step.
+    legal = [n for n in range(1, size + 1) if size % n == 0 and not (config.normalise_advantages and n == size > 1)]
+    if number not in legal:
+        nearest = [max((n for n in legal if n < number), default=0), min((n for n in legal if n > number), default=0)]
+        why = "leave one step in each, whose normalised advantage is 0" if number == size else "do not divide it"
+        raise UsageError(
+            f"{agent}: {number} minibatches of a rollout of {size} steps {why}; nearest that work: "
+            f"{' and '.join(str(n) for n in nearest if n)}"
+        )
+
+
 def require_observation(agent: str, space: Space, normalised: bool) -> Box:
     """The observation space itself if it is one array that the agent can use.
 

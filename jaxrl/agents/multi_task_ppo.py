@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxrl.agents import common, ppo
+from jaxrl.agents import annealing, common, ppo
 from jaxrl.agents.base import Agent, optimizer_factory
 from jaxrl.agents.ppo import Batch, Hyper, Parts
 from jaxrl.errors import UsageError
@@ -221,7 +221,7 @@ def update(parts: Parts, state: State, rollout: Experience, key: Key) -> tuple[S
             f"{' and '.join(map(str, near))}"
         )
     share = length * lanes // config.num_tasks
-    ppo.check_minibatches(share, config, "multi_task_ppo")
+    common.check_minibatches("multi_task_ppo", config, share)
     critic = partial(values, parts, state.params["critic"], state.targets)
     flat, metrics = ppo.prepare(parts, state, rollout, critic)
     batch = jax.tree.map(lambda x: task_blocks(x, length, config.num_tasks), flat)
@@ -236,7 +236,7 @@ def update(parts: Parts, state: State, rollout: Experience, key: Key) -> tuple[S
         head = jax.tree.map(lambda kept, fresh: jnp.where(began, kept, fresh), preserved, head)
         params = params | {"critic": params["critic"] | {"head": head}}
         metrics |= {"critic/largest_scale": jnp.max(popart.scale(targets))}
-    optimizer = parts.optimizer(ppo.annealed(state.hyper.learning_rate, state.updates, config.anneal_updates))
+    optimizer = parts.optimizer(annealing.linear(state.hyper.learning_rate, state.updates, config.anneal_updates, 0.0))
     gradient = partial(minibatch_gradient, parts, state.hyper, Scaled(batch, targets))
     step = partial(ppo.minibatch_step, gradient, optimizer)
     (params, optimizer_state), traces = ppo.run_epochs(config, step, share, (params, state.optimizer_state), key)

@@ -19,10 +19,9 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl import normalise, returns, spaces
-from jaxrl.agents import common
+from jaxrl.agents import annealing, common
 from jaxrl.agents.base import Agent, OptimizerFactory, optimizer_factory
 from jaxrl.distributions import Categorical, Normal, TanhNormal
-from jaxrl.errors import UsageError
 from jaxrl.losses import policy_gradient, value
 from jaxrl.networks import Activation, CategoricalPolicy, GaussianPolicy, StateValue, activation_function
 from jaxrl.normalise import RunningStatistics
@@ -231,9 +230,9 @@ def update(parts: Parts, state: State, rollout: Experience, key: Key) -> tuple[S
     """
     check_key(key)
     config = parts.config
-    check_minibatches(rollout.reward.size, config)
+    common.check_minibatches("ppo", config, rollout.reward.size)
     batch, metrics = prepare(parts, state, rollout)
-    optimizer = parts.optimizer(annealed(state.hyper.learning_rate, state.updates, config.anneal_updates))
+    optimizer = parts.optimizer(annealing.linear(state.hyper.learning_rate, state.updates, config.anneal_updates, 0.0))
     step = partial(minibatch_step, partial(minibatch_gradient, parts, state.hyper, batch), optimizer)
     (params, optimizer_state), traces = run_epochs(
         config, step, batch.log_prob.shape[0], (state.params, state.optimizer_state), key
@@ -283,27 +282,6 @@ def minibatch_gradient(
     """The gradient of both losses on some rows of the batch."""
     minibatch = jax.tree.map(lambda x: x[rows], batch)
     return jax.grad(total_loss, has_aux=True)(params, parts, hyper, minibatch, key)
-
-
-def annealed(learning_rate: Array, updates: Array, anneal_updates: int) -> Array:
-    """The learning rate of this call of update: linear to zero over ``anneal_updates`` calls, or constant if that is 0."""
-    if anneal_updates == 0:
-        return learning_rate
-    return learning_rate * jnp.maximum(1.0 - updates.astype(jnp.float32) / anneal_updates, 0.0)
-
-
-def check_minibatches(size: int, config: Config, name: str = "ppo") -> None:
-    """Refuse minibatches that do not divide a rollout of ``size`` steps, with the nearest numbers that do."""
-    number = config.minibatches
-    # Advantages shifted to mean 0 are all 0 in minibatches of one step.
-    legal = [n for n in range(1, size + 1) if size % n == 0 and not (config.normalise_advantages and n == size > 1)]
-    if number not in legal:
-        nearest = [max((n for n in legal if n < number), default=0), min((n for n in legal if n > number), default=0)]
-        why = "leave one step in each, whose normalised advantage is 0" if number == size else "do not divide it"
-        raise UsageError(
-            f"{name}: {number} minibatches of a rollout of {size} steps {why}; nearest that work: "
-            f"{' and '.join(str(n) for n in nearest if n)}"
-        )
 
 
 def make_parts(

@@ -100,12 +100,6 @@ def test_squashing_applies_to_bounded_actions_only():
     np.testing.assert_allclose(distribution(toys.ACTIONS["box"]).mode(), [0.0, 5.0])
 
 
-def test_the_learning_rate_falls_to_zero_and_stays_there():
-    rates = [float(ppo.annealed(jnp.float32(0.4), jnp.int32(n), 4)) for n in range(6)]
-    np.testing.assert_allclose(rates, [0.4, 0.3, 0.2, 0.1, 0.0, 0.0], atol=1e-7)
-    assert float(ppo.annealed(jnp.float32(0.4), jnp.int32(99), 0)) == pytest.approx(0.4)
-
-
 def test_annealing_stops_the_parameters():
     agent = toys.make("ppo", "discrete", anneal_updates=2, minibatches=1, epochs=1)
     state = toys.compiled("ppo", "discrete").init(jax.random.key(0))._replace(normaliser=None)
